@@ -1,0 +1,41 @@
+"""django-allauth's seams: its mails go through the outbox, and signing up makes an organisation."""
+
+import uuid
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from django.db import transaction
+from django.http import HttpRequest
+from django.utils import timezone, translation
+
+from gpunex.accounts.models import User
+from gpunex.accounts.organisations import open_personal
+from gpunex.outbox import mail
+
+
+class AccountAdapter(DefaultAccountAdapter):
+    def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
+        user.language = (translation.get_language() or "en")[:2]
+        user.full_name = (form.cleaned_data.get("full_name") or "").strip()
+        with transaction.atomic():
+            user = super().save_user(request, user, form, commit=commit)
+            if commit:
+                open_personal(user=user, at=timezone.now())
+        return user
+
+    def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
+        message = self.render_mail(template_prefix, email, self._context(context))
+        html = next((body for body, kind in getattr(message, "alternatives", []) if kind == "text/html"), None)
+        mail.queue(
+            # A verification or reset mail is asked for anew each time: its key is its own.
+            key=f"account:{template_prefix}:{uuid.uuid4()}",
+            event=template_prefix.rsplit("/", 1)[-1],
+            to=email,
+            subject=message.subject,
+            text=str(message.body),
+            html=str(html) if html else None,
+            at=timezone.now(),
+        )
+
+    def _context(self, context: dict[str, Any]) -> dict[str, Any]:
+        return {"email": context.get("email"), **context, "direction": "rtl" if translation.get_language_bidi() else "ltr"}

@@ -1,0 +1,118 @@
+"""Telling an organisation what happened: a notice in its dashboard and a mail to its owners, in each reader's language.
+
+An app declares its events as ``Event`` constants in its own ``notices.py`` and calls ``notify`` inside the operation's
+transaction, so that the mail exists exactly if the change does. The key makes a repeat harmless.
+
+``data`` is JSON: a name ending in ``_micro`` is shown as an amount of USDC, one ending in ``_at`` (ISO 8601) as a time
+in UTC. What must not be stored in clear text (a token) goes in ``secret``: it reaches the mail, which is encrypted and
+blanked once sent, and never the notice.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.template.loader import render_to_string
+from django.utils import formats, translation
+from django.utils.functional import Promise
+
+from gpunex.accounts.models import Membership, Notice, Organisation
+from gpunex.kit.money import MICRO
+from gpunex.outbox import mail
+
+Text = str | Promise
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that can happen, in words: ``subject`` and ``paragraphs`` are gettext strings with ``%(name)s`` fields."""
+
+    name: str
+    subject: Text
+    paragraphs: tuple[Text, ...] = ()
+    action: Text = ""
+    path: str = "/"  # may hold {name} fields of data
+    command: str = ""  # a line to copy into a terminal; may hold %(name)s fields, of secret too
+    state: str = "info"  # ok, warn, bad or info
+    registry: dict[str, "Event"] = field(default_factory=lambda: EVENTS, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.registry.setdefault(self.name, self) is not self:
+            raise ValueError(f"two events are called {self.name}")
+
+
+EVENTS: dict[str, Event] = {}
+
+
+def shown(data: dict[str, Any]) -> dict[str, Any]:
+    """``data`` as it reads in the active language: amounts and times formatted, everything else as it is."""
+    result = dict(data)
+    for name, value in data.items():
+        if name.endswith("_micro") and isinstance(value, int):
+            sign = "−" if value < 0 else ""
+            result[name] = f"{sign}{abs(value) // MICRO:,}.{abs(value) % MICRO // 10_000:02d} USDC"
+        elif name.endswith("_at") and isinstance(value, str):
+            at = datetime.fromisoformat(value).astimezone(UTC)
+            result[name] = f"{formats.date_format(at, 'j F Y')}, {at:%H:%M} UTC"
+    return result
+
+
+def recipients(organisation: Organisation) -> Iterable[Any]:
+    """The users who get the organisation's mail: its owners."""
+    return [
+        membership.user
+        for membership in Membership.objects.filter(organisation=organisation, role=Membership.Role.OWNER, user__is_active=True)
+        .select_related("user")
+        .order_by("pk")
+    ]
+
+
+def notify(
+    *, organisation: Organisation, event: Event, key: str, at: datetime, data: dict[str, Any] | None = None, secret: dict[str, str] | None = None
+) -> None:
+    """Tell ``organisation``. Precondition: inside a transaction. The same key again tells nothing twice."""
+    data = data or {}
+    notice, made = Notice.objects.get_or_create(
+        key=key, defaults={"organisation": organisation, "event": event.name, "data": data, "created_at": at}
+    )
+    if not made:
+        return
+    for user in recipients(organisation):
+        with translation.override(user.language):
+            subject, text, html = render(event, data=data, secret=secret or {})
+        mail.queue(key=f"{key}:{user.pk}", event=event.name, to=user.email, subject=subject, text=text, html=html, at=at)
+
+
+def render(event: Event, *, data: dict[str, Any], secret: dict[str, str]) -> tuple[str, str, str]:
+    """Subject, text and HTML of an event's mail in the active language."""
+    fields = shown(data) | secret
+    context = {
+        "subject": str(event.subject) % fields,
+        "paragraphs": [str(paragraph) % fields for paragraph in event.paragraphs],
+        "command": event.command % fields if event.command else "",
+        "action": str(event.action),
+        "url": settings.PUBLIC_URL + event.path.format(**data),
+        "site": settings.PUBLIC_URL,
+        "state": event.state,
+        "language": translation.get_language(),
+        "direction": "rtl" if translation.get_language_bidi() else "ltr",
+    }
+    return context["subject"], render_to_string("mail/event.txt", context), render_to_string("mail/event.html", context)
+
+
+def in_words(notice: Notice) -> dict[str, Any]:
+    """A notice for a page, in the active language: ``subject``, ``paragraphs``, ``action``, ``path``, ``state``, ``at``."""
+    event = EVENTS.get(notice.event)
+    if event is None:  # an event of an older version: its name is better than nothing
+        return {"subject": notice.event, "paragraphs": [], "action": "", "path": "", "state": "info", "at": notice.created_at}
+    fields = shown(notice.data)
+    return {
+        "subject": str(event.subject) % fields,
+        "paragraphs": [str(paragraph) % fields for paragraph in event.paragraphs if "%(secret" not in str(paragraph)],
+        "action": str(event.action),
+        "path": event.path.format(**notice.data),
+        "state": event.state,
+        "at": notice.created_at,
+    }

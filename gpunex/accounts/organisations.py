@@ -1,0 +1,26 @@
+"""Which organisation a person acts for, and making their own at sign-up."""
+
+from datetime import datetime
+
+from django.db import transaction
+
+from gpunex.accounts.models import Membership, Organisation, User
+
+
+@transaction.atomic
+def open_personal(*, user: User, at: datetime) -> Organisation:
+    """The user's personal organisation, made once; asking again returns it."""
+    User.objects.select_for_update().get(pk=user.pk)
+    existing = Organisation.objects.filter(created_by=user, personal=True).first()
+    if existing is not None:
+        return existing
+    organisation = Organisation.objects.create(name=user.full_name or user.email.split("@")[0], created_by=user, created_at=at)
+    Membership.objects.create(user=user, organisation=organisation, role=Membership.Role.OWNER, created_at=at)
+    return organisation
+
+
+def acting_for(user: User, chosen_id: str | None) -> Organisation | None:
+    """The organisation chosen in the session if the user belongs to it, else their first one."""
+    memberships = Membership.objects.filter(user=user).select_related("organisation").order_by("pk")
+    organisations = [membership.organisation for membership in memberships]
+    return next((found for found in organisations if str(found.public_id) == chosen_id), organisations[0] if organisations else None)

@@ -1,0 +1,11 @@
+from django.urls import path
+
+from gpunex.accounts import views
+
+app_name = "accounts"
+urlpatterns = [
+    path("language", views.language, name="language"),
+    path("theme", views.theme, name="theme"),
+    path("organisation", views.organisation, name="organisation"),
+    path("notices", views.notices, name="notices"),
+]

@@ -1,0 +1,53 @@
+"""The clock. Every task is a periodic, idempotent sweep over rows in a state; this table lists all of them.
+
+Rows are the queue: losing Redis, a worker or a beat costs time, never work. ``manage.py sweep NAME`` runs one by hand.
+"""
+
+import os
+from dataclasses import dataclass
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpunex.settings")
+app = Celery("gpunex")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A task, by its dotted name, and how often it runs, in seconds."""
+
+    task: str
+    every: float
+
+
+SWEEPS: dict[str, Sweep] = {
+    "mail": Sweep("gpunex.outbox.tasks.deliver_mail", 2),
+    "connections": Sweep("reliability.tasks.watch_connections", 5),
+    "benchmarks": Sweep("reliability.tasks.request_benchmarks", 3),
+    "scores": Sweep("reliability.tasks.refresh_scores", 60),
+    "samples": Sweep("reliability.tasks.drop_old_samples", 3600),
+    "proofs": Sweep("marketplace.tasks.prove_rentals", 5),
+    "rentals": Sweep("marketplace.tasks.end_rentals", 5),
+    "listings": Sweep("marketplace.tasks.refresh_listings", 15),
+    "meters": Sweep("billing.tasks.settle_meters", 20),
+    "deposits": Sweep("billing.tasks.find_deposits", 3),
+    "deposit_sweeps": Sweep("billing.tasks.sweep_deposits", 30),
+    "payout_runs": Sweep("payouts.tasks.make_due_runs", 300),
+    "payouts": Sweep("payouts.tasks.advance_payouts", 2),
+}
+
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.conf.update(
+    timezone="UTC",
+    enable_utc=True,
+    task_ignore_result=True,
+    task_acks_late=False,
+    worker_hijack_root_logger=False,
+    broker_connection_retry_on_startup=True,
+    beat_schedule={
+        name: {"task": "gpunex.sweeps.run", "schedule": sweep.every, "args": (name,), "options": {"expires": sweep.every}}
+        for name, sweep in SWEEPS.items()
+    },
+    imports=["gpunex.sweeps"],
+)
+app.autodiscover_tasks()

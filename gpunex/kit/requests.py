@@ -1,0 +1,55 @@
+"""Per request: an id that the logs and the answer share, and the content security policy."""
+
+import re
+import time
+import uuid
+from collections.abc import Callable
+
+import structlog
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.middleware.csp import ContentSecurityPolicyMiddleware as DjangoPolicyMiddleware
+from django.utils.csp import CSP
+
+log = structlog.get_logger("gpunex.request")
+_GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
+# Polled so often that a line each would drown the rest.
+_QUIET = ("/static/", "/health/", "/metrics", "/api/agent/v1/heartbeat", "/api/agent/v1/assignments", "/api/agent/v1/telemetry")
+
+
+class RequestIdMiddleware:
+    """``X-Request-ID``: the caller's if it is a sane one, else new; bound to every log line of the request."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        given = request.headers.get("X-Request-ID", "")
+        request_id = given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        started = time.monotonic()
+        response = self.get_response(request)
+        response.headers["X-Request-ID"] = request_id
+        if response.status_code >= 500 or not request.path.startswith(_QUIET):
+            log.info(
+                "request",
+                method=request.method,
+                path=request.path,
+                status=response.status_code,
+                ms=round(1000 * (time.monotonic() - started)),
+            )
+        return response
+
+
+class ContentSecurityPolicyMiddleware(DjangoPolicyMiddleware):
+    """The strict policy everywhere; the admin's library alone needs ``unsafe-eval`` and inline styles."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        if request.path.startswith("/admin/"):
+            response._csp_config = settings.SECURE_CSP | {  # type: ignore[attr-defined]
+                "script-src": [CSP.SELF, CSP.UNSAFE_EVAL, CSP.UNSAFE_INLINE],
+                "style-src": [CSP.SELF, CSP.UNSAFE_INLINE],
+                "frame-ancestors": [CSP.SELF],
+            }
+        return super().process_response(request, response)

@@ -1,0 +1,172 @@
+"""How organisations are paid (PayoutMethod), when (PayoutRun), what (Payout) and by which signed bytes (Attempt)."""
+
+import uuid
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from gpunex.accounts.models import Organisation
+from gpunex.kit.money import UsdcField
+
+
+class Rail(models.TextChoices):
+    USDC = "usdc", _("USDC on Solana")
+    SEPA = "sepa", _("SEPA bank transfer")
+    ACH = "ach", _("US bank transfer (ACH)")
+
+
+class Cadence(models.TextChoices):
+    WEEKLY = "weekly", _("weekly")
+    MONTHLY = "monthly", _("monthly")
+
+
+class PayoutMethod(models.Model):
+    """Where an organisation's money goes. A change makes a new row; the old one stands until the new one is active."""
+
+    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="payout_methods", verbose_name=_("organisation"))
+    rail = models.CharField(_("rail"), max_length=8, choices=Rail.choices)
+    address = models.CharField(_("wallet address"), max_length=44, blank=True)
+    details = models.BinaryField(_("bank details, encrypted"), null=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by"))
+    created_at = models.DateTimeField(_("created at"), default=timezone.now)
+    verified_at = models.DateTimeField(_("verified at"), null=True, blank=True)
+    active_from = models.DateTimeField(_("active from"))
+    removed_at = models.DateTimeField(_("removed at"), null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("payout method")
+        verbose_name_plural = _("payout methods")
+        constraints = [models.CheckConstraint(name="usdc_has_address", condition=~Q(rail="usdc") | ~Q(address=""))]
+
+    def __str__(self) -> str:
+        return f"{self.get_rail_display()} …{self.address[-6:]}"
+
+
+class PayoutPreference(models.Model):
+    """The cadence a provider picked; a change counts from the next period."""
+
+    organisation = models.OneToOneField(
+        Organisation, on_delete=models.PROTECT, related_name="payout_preference", verbose_name=_("organisation")
+    )
+    cadence = models.CharField(_("cadence"), max_length=8, choices=Cadence.choices, default=Cadence.WEEKLY)
+    next_cadence = models.CharField(_("from the next period"), max_length=8, choices=Cadence.choices, blank=True)
+
+    class Meta:
+        verbose_name = _("payout preference")
+        verbose_name_plural = _("payout preferences")
+
+    def __str__(self) -> str:
+        return self.cadence
+
+
+class PayoutRun(models.Model):
+    """One cycle of payouts, or an off-cycle one that an admin made."""
+
+    class Kind(models.TextChoices):
+        CYCLE = "cycle", _("cycle")
+        OFF_CYCLE = "off_cycle", _("off-cycle")
+        RETURN = "return", _("return of unused balance")
+
+    public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    kind = models.CharField(_("kind"), max_length=10, choices=Kind.choices)
+    rail = models.CharField(_("rail"), max_length=8, choices=Rail.choices)
+    cadence = models.CharField(_("cadence"), max_length=8, choices=Cadence.choices, blank=True)
+    period_end = models.DateTimeField(_("cut-off"))
+    execute_on = models.DateField(_("execution date"))
+    created_at = models.DateTimeField(_("created at"), default=timezone.now)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by")
+    )
+    reason = models.CharField(_("reason"), max_length=300, blank=True)
+
+    class Meta:
+        verbose_name = _("payout run")
+        verbose_name_plural = _("payout runs")
+        constraints = [
+            models.UniqueConstraint(fields=["rail", "cadence", "period_end"], condition=Q(kind="cycle"), name="one_run_a_cycle"),
+            models.CheckConstraint(name="off_cycle_has_reason", condition=~Q(kind="off_cycle") | ~Q(reason="")),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_kind_display()} {self.period_end:%Y-%m-%d}"
+
+
+class Payout(models.Model):
+    """Money on its way to one organisation. Its account ``payout.in_transit:{public_id}`` holds the amount until the end.
+
+        reserved → approved → signed → paid
+        side exits: failed (definite; the money went back to payable), review (a person must look)
+    """
+
+    class State(models.TextChoices):
+        RESERVED = "reserved", _("waiting for approval")
+        APPROVED = "approved", _("approved")
+        SIGNED = "signed", _("signed, being sent")
+        PAID = "paid", _("paid")
+        FAILED = "failed", _("failed, money back in your earnings")
+        REVIEW = "review", _("held for a check by our team")
+
+    OPEN_STATES = (State.RESERVED, State.APPROVED, State.SIGNED, State.REVIEW)
+
+    public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    run = models.ForeignKey(PayoutRun, on_delete=models.PROTECT, related_name="payouts", verbose_name=_("run"))
+    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="payouts", verbose_name=_("organisation"))
+    amount_micro = UsdcField(_("amount, micro-USDC"))
+    rail = models.CharField(_("rail"), max_length=8, choices=Rail.choices)
+    destination = models.CharField(_("destination"), max_length=44)  # the address as it was when the payout was made
+    state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.RESERVED)
+    state_reason = models.CharField(_("reason"), max_length=300, blank=True)
+    reserved_at = models.DateTimeField(_("reserved at"), default=timezone.now)
+    approved_at = models.DateTimeField(_("approved at"), null=True, blank=True)
+    approved_by: Any = models.ManyToManyField(settings.AUTH_USER_MODEL, blank=True, related_name="+", verbose_name=_("approved by"))
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("payout")
+        verbose_name_plural = _("payouts")
+        ordering = ["-reserved_at", "-pk"]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "organisation"], name="one_payout_a_run"),
+            models.CheckConstraint(name="payout_amount_positive", condition=Q(amount_micro__gt=0)),
+        ]
+        indexes = [
+            models.Index(fields=["state"], condition=~Q(state__in=["paid", "failed"]), name="payout_open"),
+            models.Index(fields=["organisation", "-reserved_at"], name="payout_recent"),
+        ]
+
+    def __str__(self) -> str:
+        return f"payout {str(self.public_id)[:8]}"
+
+
+class Attempt(models.Model):
+    """One signed transaction. Committed before it is sent; at most one alive a payout."""
+
+    payout = models.ForeignKey(Payout, on_delete=models.PROTECT, related_name="attempts", verbose_name=_("payout"))
+    number = models.PositiveSmallIntegerField(_("number"))
+    raw = models.BinaryField(_("signed bytes"))
+    signature = models.CharField(_("signature"), max_length=90, unique=True)
+    blockhash = models.CharField(_("blockhash"), max_length=44)
+    last_valid_block_height = models.BigIntegerField(_("last valid block height"))
+    signed_at = models.DateTimeField(_("signed at"))
+    sends = models.PositiveIntegerField(_("times sent"), default=0)
+    sent_at = models.DateTimeField(_("last sent at"), null=True, blank=True)
+    dead = models.BooleanField(_("proven dead"), default=False)
+    landed_slot = models.BigIntegerField(_("landed in slot"), null=True, blank=True)
+    fee_lamports = models.BigIntegerField(_("network fee, lamports"), null=True, blank=True)
+    evidence: Any = models.JSONField(_("evidence"), default=dict)
+
+    class Meta:
+        verbose_name = _("payout attempt")
+        verbose_name_plural = _("payout attempts")
+        ordering = ["payout", "number"]
+        constraints = [
+            models.UniqueConstraint(fields=["payout", "number"], name="attempt_number_once"),
+            models.UniqueConstraint(fields=["payout"], condition=Q(dead=False), name="one_live_attempt"),
+        ]
+
+    def __str__(self) -> str:
+        return self.signature

@@ -1,0 +1,4 @@
+from django.urls import URLPattern, URLResolver
+
+app_name = "reliability"
+urlpatterns: list[URLPattern | URLResolver] = []
