@@ -139,6 +139,7 @@ INSTALLED_APPS = [
     "billing",
     "marketplace",
     "payouts",
+    "gpunex.ops",
     "gpunex.demo",
 ]
 MIDDLEWARE = [

@@ -94,6 +94,12 @@ def when(at: datetime | date | None, style: str = "full") -> SafeString | str:
 
 
 @register.simple_tag
+def moment(at: datetime, style: str = "full") -> str:
+    """The same as plain text, for mails and attributes."""
+    return show.moment(at, style)
+
+
+@register.simple_tag
 def ago(at: datetime | None, now: datetime | None = None) -> SafeString | str:
     """How long ago, or in how long; the whole moment on pointing at it."""
     if at is None or at == "":
@@ -317,7 +323,7 @@ _LATIN_INPUTS = (widgets.EmailInput, widgets.URLInput, widgets.PasswordInput)
 def field(
     bound: BoundField,
     label: str = "",
-    hint: str = "",
+    hint: str | None = None,
     unit: str = "",
     full: bool = False,
     size: str = "",
@@ -327,13 +333,13 @@ def field(
 ) -> SafeString | str:
     """A field with its label, hint and errors, tied together for those who listen. It keeps what was typed.
 
-    ``unit`` stands in the field's end; ``segment`` shows a few radio choices side by side; ``full`` takes the whole row;
+    ``hint=""`` leaves the form's own help text out; ``unit`` stands in the field's end; ``segment`` shows a few radio choices side by side; ``full`` takes the whole row;
     ``optional=False`` leaves out the word "optional" (filters, where everything is); ``placeholder`` replaces the widget's.
     """
     if bound.is_hidden:
         return mark_safe(str(bound))
     widget = bound.field.widget
-    hint = hint or bound.help_text
+    hint = bound.help_text if hint is None else hint
     kind = _kind(widget)
     described = [f"{bound.auto_id}_helptext"] if hint else []
     if bound.errors:

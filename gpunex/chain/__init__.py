@@ -1,0 +1,1 @@
+"""Solana: RPC client, wallet addresses, USDC transfers, and the development chain of the embedded mode."""

@@ -1,0 +1,80 @@
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpunex.embedded.chain import chain_facts
+from gpunex.embedded.cluster import Cluster
+from tests import ids
+from tests.services import cluster_key
+
+
+@dataclass(frozen=True)
+class Devchain:
+    """The session's development chain: its address, its mint, and the key files of treasury and faucet."""
+
+    url: str
+    mint: str
+    genesis_hash: str
+    treasury: str
+    treasury_key_file: Path
+    faucet_key_file: Path
+
+
+@pytest.fixture(scope="session")
+def cluster(pytestconfig: pytest.Config) -> Cluster:
+    """The running services of this session."""
+    return pytestconfig.stash[cluster_key]
+
+
+@pytest.fixture(scope="session")
+def devchain(cluster: Cluster) -> Devchain:
+    facts = chain_facts(cluster.chain_dir)
+    return Devchain(
+        url=cluster.chain_url,
+        mint=facts["mint"],
+        genesis_hash=facts["genesis_hash"],
+        treasury=facts["treasury"],
+        treasury_key_file=cluster.chain_dir / "treasury.json",
+        faucet_key_file=cluster.chain_dir / "faucet.json",
+    )
+
+
+@pytest.fixture
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--ids", action="store_true", help="list the requirements and cases with their tests, and run nothing"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ids.refuse_unknown(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    if session.config.getoption("--ids"):
+        session.config.stash[_ids_key] = ids.listing(session.items)
+        session.items.clear()
+    return (yield)
+
+
+_ids_key = pytest.StashKey[list[str]]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash.get(_ids_key, []):
+        terminalreporter.write_line(line)
+    skipped: dict[str, int] = {}
+    for report in terminalreporter.getreports("skipped"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        skipped[reason] = skipped.get(reason, 0) + 1
+    for reason, count in sorted(skipped.items()):
+        terminalreporter.write_line(f"skipped {count}: {reason}", yellow=True)
