@@ -16,16 +16,22 @@ def main() -> None:
         os.environ["GPUNEX_EMBEDDED"] = "1"
         os.environ.setdefault("GPUNEX_CLUSTER", CLUSTER_OF_COMMAND[command])
     if os.environ.get("GPUNEX_EMBEDDED") == "1":
-        fill_in_embedded_environment(reset=command == "demo" and "--reset" in sys.argv)
+        fill_in_embedded_environment(starts=command == "demo", reset=command == "demo" and "--reset" in sys.argv)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpunex.settings")
 
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
+    try:
+        settings.INSTALLED_APPS  # noqa: B018  reads the settings
+    except ImproperlyConfigured as error:
+        sys.exit(str(error))
     execute_from_command_line(sys.argv)
 
 
-def fill_in_embedded_environment(*, reset: bool) -> None:
-    """Reset comes here, before the settings are read: the mint and the keys after it are new ones."""
+def fill_in_embedded_environment(*, starts: bool, reset: bool) -> None:
+    """What changes the settings comes here, before they are read: a reset makes new keys, a start picks free ports."""
     from gpunex.embedded.cluster import Cluster
     from gpunex.embedded.processes import EmbeddedError
 
@@ -35,6 +41,8 @@ def fill_in_embedded_environment(*, reset: bool) -> None:
             cluster.reset()
             sys.argv.remove("--reset")
         cluster.prepare()
+        if starts:
+            cluster.choose_ports()
         known = cluster.environment()
     except EmbeddedError as error:
         sys.exit(str(error))

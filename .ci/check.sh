@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 PATH="$PWD/.venv/bin:$PATH"
 # The settings need addresses and keys to load, and nothing behind them: these commands open no connection that matters.
-export GPUNEX_EMBEDDED=1 GPUNEX_CLUSTER=test PYTHONWARNINGS="ignore:Got an error checking a consistent migration history"
+export GPUNEX_EMBEDDED=1 GPUNEX_CLUSTER=check PYTHONWARNINGS="ignore:Got an error checking a consistent migration history"
 
 failed=()
 check() {
@@ -16,7 +16,7 @@ check() {
 
 check "ruff" ruff check .
 check "format" ruff format --check .
-check "types" mypy
+check "types" python -m gpunex.embedded.cluster check mypy
 check "imports" lint-imports
 check "templates" djlint --lint --quiet templates
 check "django" python manage.py check

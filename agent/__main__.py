@@ -127,7 +127,7 @@ def run(options: Options, state: StateDir, *, uninstall: bool, enrol_only: bool)
         if enrol_only:
             print(json.dumps({"machine_id": identity.machine_id, "name": identity.name}))
             return 0
-        daemon = machine.daemon(identity)
+        daemon = machine.daemon(identity, stop)
         log.info(
             "agent %s for %s, machine %s%s",
             __version__,
@@ -135,8 +135,6 @@ def run(options: Options, state: StateDir, *, uninstall: bool, enrol_only: bool)
             identity.name,
             " (simulated)" if options.simulate else "",
         )
-        forward = threading.Thread(target=lambda: (stop.wait(), daemon.stop.set()), daemon=True)
-        forward.start()
         daemon.run()
         return 0
     except EnrolmentRefused as refused:

@@ -45,12 +45,13 @@ class Daemon:
         logs: LogShipper,
         clock: Clock,
         boot_id: str,
+        stop: threading.Event,
         sample_s: float = SAMPLE_S,
     ) -> None:
         self._identity, self._state, self._database, self._platform = identity, state, database, platform
         self._outbox, self._inventory, self._jobs, self._logs, self._clock = outbox, inventory, jobs, logs, clock
         self._boot_id, self._sample_s = boot_id, sample_s
-        self.stop = threading.Event()
+        self._stop = stop
         self._sender = Sender(outbox=outbox, platform=platform, answered=jobs.answered, disowned=jobs.disowned)
         self._told: dict[str, float] = {}
 
@@ -66,16 +67,17 @@ class Daemon:
             ("driver", self._driver),
             ("telemetry", self._telemetry),
         ]
-        threads = [threading.Thread(target=loop, args=(self.stop,), name=name, daemon=True) for name, loop in loops]
+        threads = [threading.Thread(target=loop, args=(self._stop,), name=name, daemon=True) for name, loop in loops]
         for thread in threads:
             thread.start()
-        self.stop.wait()
+        self._stop.wait()
         log.info("ending; jobs go on running")
         self._jobs.nudge()
         self._outbox.wake.set()
         deadline = time.monotonic() + 3
         for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.name != "assignments":  # it waits in a request, and holds nothing that could be lost
+                thread.join(max(0.0, deadline - time.monotonic()))
         self._database.set_meta("clock_offset_s", str(self._clock.offset_s))
 
     def _note_boot(self) -> None:
@@ -133,7 +135,7 @@ class Daemon:
             "boot_id": self._boot_id,
             "drain": bool(answer.get("drain")),
         }
-        write_private(self._state.path / "status.json", json.dumps(status))
+        write_private(self._state.path / "status.json", json.dumps(status), durable=False)
 
     def _refused(self, refusal: Refused, interval_s: float) -> float:
         """A 401 is told and waited on; only the operator, with a new key, enrols a machine again."""
@@ -160,6 +162,8 @@ class Daemon:
         while not stop.is_set():
             try:
                 answer = self._platform.assignments(after=revision, wait_s=wait_s)
+                if stop.is_set():
+                    return
                 workloads, newest = answer.get("workloads"), answer.get("revision")
                 if not isinstance(workloads, list) or not isinstance(newest, int):
                     raise Unreachable("the platform's list of workloads is not one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform as python_platform
@@ -106,6 +107,7 @@ def machine_source() -> str | None:
     return None
 
 
+@functools.cache
 def _os_name() -> str | None:
     try:
         return python_platform.freedesktop_os_release().get("PRETTY_NAME")
@@ -113,6 +115,7 @@ def _os_name() -> str | None:
         return None
 
 
+@functools.cache
 def _cpu_model() -> str | None:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -153,6 +153,8 @@ class Inventory:
                 self._outbox.event("gpu_back", at=self._clock.now(), gpu_uuid=gpu.uuid)
             repaired = row["boot_id"] != self._boot_id or row["driver_version"] != driver_version
             health, reason = ("ok", "") if repaired else (row["health"], row["reason"])
+            if row["present"] and not repaired and row["facts"] == facts:
+                return
             connection.execute(
                 "UPDATE gpus SET facts = ?, health = ?, reason = ?, boot_id = ?, driver_version = ?, present = 1 WHERE uuid = ?",
                 (facts, health, reason, self._boot_id, driver_version, gpu.uuid),

@@ -72,13 +72,12 @@ class Jobs:
         gpus: Gpus,
         work: Work,
         clock: Clock,
-        machine_id: str,
         boot_id: str,
+        nudged: threading.Event,
     ) -> None:
         self._database, self._workloads, self._outbox, self._engine = database, workloads, outbox, engine
         self._gpus, self._work, self._clock = gpus, work, clock
-        self._machine_id, self._boot_id = machine_id, boot_id
-        self._nudged = threading.Event()
+        self._boot_id, self._nudged = boot_id, nudged
         self._desired: list[dict[str, Any]] = json.loads(database.get_meta("desired") or "[]")
         self._fresh = False  # has the platform said since our start what it wants?
         self._engine_down_since: datetime | None = None

@@ -30,7 +30,7 @@ from agent.simulation.host import simulated_facts
 from agent.simulation.profiles import Card
 from agent.simulation.script import JOB_SECONDS
 from agent.spec import Share, share_of_host
-from agent.state import Database, Identity, StateDir
+from agent.state import SAMPLES_SCHEMA, Database, Identity, StateDir
 from agent.work import Benchmarks, Host, Work
 
 log = logging.getLogger("gpunex.machine")
@@ -78,7 +78,8 @@ class Machine:
         )
         self._mark, self._seed, self._boot_id = mark, seed, boot_id()
         self._clock = Clock(float(database.get_meta("clock_offset_s") or 0))
-        self._outbox = Outbox(database)
+        self._samples = Database(state.path / "samples.sqlite3", schema=SAMPLES_SCHEMA, durable=False)
+        self._outbox = Outbox(database, self._samples)
         self._known = state.identity()
         self._platform = Platform(options.url, clock=self._clock, secret=self._known.secret if self._known else None)
         self._facts_lock = threading.Lock()
@@ -128,11 +129,11 @@ class Machine:
             self._platform.use_secret(identity.secret)
         return identity
 
-    def daemon(self, identity: Identity) -> Daemon:
+    def daemon(self, identity: Identity, stop: threading.Event) -> Daemon:
         workloads = Workloads(database=self._database, outbox=self._outbox)
         engine = self._engine
         engine.use_machine(identity.machine_id)
-        jobs: Jobs
+        nudged = threading.Event()
         work = Work(
             workloads=workloads,
             engine=engine,
@@ -146,7 +147,7 @@ class Machine:
                 allow_private_registry=self._options.unsafe_development,
             ),
             clock=self._clock,
-            nudge=lambda: jobs.nudge(),
+            nudge=nudged.set,
         )
         jobs = Jobs(
             database=self._database,
@@ -156,8 +157,8 @@ class Machine:
             gpus=self._inventory,
             work=work,
             clock=self._clock,
-            machine_id=identity.machine_id,
             boot_id=self._boot_id,
+            nudged=nudged,
         )
         return Daemon(
             identity=identity,
@@ -170,6 +171,7 @@ class Machine:
             logs=LogShipper(workloads=workloads, engine=engine, platform=self._platform),
             clock=self._clock,
             boot_id=self._boot_id,
+            stop=stop,
             sample_s=float(os.environ.get("GPUNEX_SAMPLE_S", SAMPLE_S)),
         )
 
@@ -201,6 +203,7 @@ class Machine:
         self._driver.close()
         self._platform.close()
         self._database.close()
+        self._samples.close()
 
     def _benchmarks(self, identity: Identity) -> Benchmarks:
         if self._options.simulate:

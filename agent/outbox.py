@@ -32,10 +32,10 @@ HOLD = frozenset(
 
 
 class Outbox:
-    """The queues. Anybody may add; one sender drains."""
+    """The queues. Anybody may add; one sender drains. Samples have a database of their own, which need not wait for the disk."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, samples: Database) -> None:
+        self._database, self._samples = database, samples
         self.wake = threading.Event()
 
     def add(self, *, stream: str, path: str, body: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Outbox:
         self.wake.set()
 
     def samples(self, samples: list[dict[str, Any]], *, taken_at: float) -> None:
-        with self._database.change() as connection:
+        with self._samples.change() as connection:
             connection.executemany(
                 "INSERT INTO samples (taken_at, body) VALUES (?, ?)",
                 [(taken_at, json.dumps(sample)) for sample in samples],
@@ -64,7 +64,7 @@ class Outbox:
 
     def trim_samples(self, now: float) -> None:
         """Keep the ring within its bounds: old ones thinned to one a minute and GPU, then the oldest dropped."""
-        with self._database.change() as connection:
+        with self._samples.change() as connection:
             connection.execute("DELETE FROM samples WHERE taken_at < ?", (now - SAMPLES_KEPT_S,))
             connection.execute(
                 "DELETE FROM samples WHERE taken_at < ? AND number NOT IN (SELECT min(number) FROM samples "
@@ -78,11 +78,11 @@ class Outbox:
             )
 
     def take_samples(self) -> list[tuple[int, dict[str, Any]]]:
-        rows = self._database.rows("SELECT number, body FROM samples ORDER BY number LIMIT ?", SAMPLE_BATCH)
+        rows = self._samples.rows("SELECT number, body FROM samples ORDER BY number LIMIT ?", SAMPLE_BATCH)
         return [(row["number"], json.loads(row["body"])) for row in rows]
 
     def forget_samples(self, numbers: list[int]) -> None:
-        with self._database.change() as connection:
+        with self._samples.change() as connection:
             connection.executemany("DELETE FROM samples WHERE number = ?", [(number,) for number in numbers])
 
     def take_events(self) -> list[dict[str, Any]]:

@@ -33,10 +33,13 @@ CREATE TABLE IF NOT EXISTS outbox (
 CREATE INDEX IF NOT EXISTS outbox_stream ON outbox (stream, number);
 CREATE TABLE IF NOT EXISTS events (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, body TEXT NOT NULL, parked TEXT);
-CREATE TABLE IF NOT EXISTS samples (number INTEGER PRIMARY KEY AUTOINCREMENT, taken_at REAL NOT NULL, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS gpus (uuid TEXT PRIMARY KEY, facts TEXT NOT NULL, health TEXT NOT NULL, reason TEXT NOT NULL,
     boot_id TEXT NOT NULL, driver_version TEXT NOT NULL, present INTEGER NOT NULL);
 """
+SAMPLES_SCHEMA = """
+CREATE TABLE IF NOT EXISTS samples (number INTEGER PRIMARY KEY AUTOINCREMENT, taken_at REAL NOT NULL, body TEXT NOT NULL);
+"""
+BLOCK = 1000  # numbers reserved at a time
 
 
 class StateDirBusy(Exception):
@@ -57,18 +60,21 @@ class Identity:
     telemetry_s: float = 30
 
 
-def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step, readable by its owner only, on disk when this returns."""
+def write_private(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace a file in one step, readable by its owner only, and on disk when this returns if `durable`."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")  # mkstemp makes it 0600
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    if not durable:
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -110,16 +116,20 @@ class StateDir:
 
 
 class Database:
-    """One SQLite connection for all threads; `change()` is a transaction and the only way to write."""
+    """One SQLite connection for all threads; `change()` is a transaction and the only way to write.
 
-    def __init__(self, path: Path) -> None:
+    What is `durable` is on disk when a change ends; the rest survives a kill, and a power cut may take its last moments.
+    """
+
+    def __init__(self, path: Path, *, schema: str = SCHEMA, durable: bool = True) -> None:
         self._lock = threading.RLock()
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
         self._connection.row_factory = sqlite3.Row
         self._connection.execute("PRAGMA journal_mode=WAL")
-        self._connection.execute("PRAGMA synchronous=FULL")
-        self._connection.executescript(SCHEMA)
+        self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        self._connection.executescript(schema)
         self._depth = 0
+        self._reserved: dict[str, tuple[int, int]] = {}
 
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
@@ -155,11 +165,15 @@ class Database:
             )
 
     def next_number(self, key: str) -> int:
-        """1, 2, 3… for ever, also over restarts."""
-        with self.change():
-            number = int(self.get_meta(key) or 0) + 1
-            self.set_meta(key, str(number))
-            return number
+        """A higher number each time, for ever, also over restarts; these leave gaps."""
+        with self._lock:
+            following, end = self._reserved.get(key, (0, 0))
+            if following >= end:
+                following = int(self.get_meta(key) or 0) + 1
+                end = following + BLOCK
+                self.set_meta(key, str(end))
+            self._reserved[key] = (following + 1, end)
+            return following
 
     def close(self) -> None:
         with self._lock:

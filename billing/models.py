@@ -125,20 +125,30 @@ class Meter(models.Model):
 
 
 class DepositAddress(models.Model):
-    """An organisation's own address on chain, derived from the treasury's seed. Only its USDC account is watched."""
+    """An organisation's own address on chain, derived from the treasury's seed. Only its USDC account is watched.
+
+    The one row without an organisation is the treasury itself: what strangers send there is listed as unmatched.
+    """
 
     organisation = models.OneToOneField(
-        Organisation, on_delete=models.PROTECT, related_name="deposit_address", verbose_name=_("organisation")
+        Organisation, null=True, blank=True, on_delete=models.PROTECT, related_name="deposit_address", verbose_name=_("organisation")
     )
     owner = models.CharField(_("address"), max_length=44, unique=True)
     token_account = models.CharField(_("token account"), max_length=44, unique=True)
     cursor = models.CharField(_("last signature seen"), max_length=90, blank=True)
     scanned_at = models.DateTimeField(_("scanned at"), null=True, blank=True)
+    # Nodes have been seen to leave rows out: now and then the last hour is read again, whatever the cursor says.
+    rescanned_at = models.DateTimeField(_("last hour scanned again at"), null=True, blank=True)
+    wanted_at = models.DateTimeField(_("owner last looked at"), null=True, blank=True)  # who waits for money is asked for first
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
 
     class Meta:
         verbose_name = _("deposit address")
         verbose_name_plural = _("deposit addresses")
+        indexes = [
+            models.Index(fields=["scanned_at"], name="deposit_address_scanned"),
+            models.Index(fields=["-wanted_at"], name="deposit_address_wanted"),
+        ]
 
     def __str__(self) -> str:
         return self.owner
@@ -163,7 +173,10 @@ class Deposit(models.Model):
     state = models.CharField(_("state"), max_length=10, choices=State.choices)
     seen_at = models.DateTimeField(_("seen at"), default=timezone.now)
     transfer = models.OneToOneField(Transfer, on_delete=models.PROTECT, related_name="deposit", verbose_name=_("transfer"))
+    # Into the treasury: the signature is kept before it is sent; swept once it is final.
     swept_signature = models.CharField(_("swept by"), max_length=90, blank=True)
+    sweep_sent_at = models.DateTimeField(_("sweep sent at"), null=True, blank=True)
+    swept_at = models.DateTimeField(_("swept at"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("deposit")
@@ -172,7 +185,10 @@ class Deposit(models.Model):
             models.UniqueConstraint(fields=["signature", "token_account"], name="deposit_credited_once"),
             models.CheckConstraint(name="deposit_amount_positive", condition=Q(amount_micro__gt=0)),
         ]
-        indexes = [models.Index(fields=["organisation", "-seen_at"], name="deposit_recent")]
+        indexes = [
+            models.Index(fields=["organisation", "-seen_at"], name="deposit_recent"),
+            models.Index(fields=["token_account"], condition=Q(swept_at=None), name="deposit_unswept"),
+        ]
 
     def __str__(self) -> str:
         return self.signature

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 from celery import Celery
+from celery.signals import worker_init
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpunex.settings")
 app = Celery("gpunex")
@@ -51,3 +52,11 @@ app.conf.update(
     imports=["gpunex.sweeps"],
 )
 app.autodiscover_tasks()
+
+
+@worker_init.connect
+def verify_chain(**_: object) -> None:
+    """A worker that would pay on the wrong chain does not start."""
+    from gpunex.chain.identity import verify_at_start  # settings are read by then
+
+    verify_at_start()

@@ -6,6 +6,7 @@ mode refuses to start unless its real services and keys are given, and names eac
 
 import os
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.csp import CSP
@@ -50,8 +51,6 @@ def _flag(name: str, default: bool = False) -> bool:
 
 
 def _database(url: str) -> dict[str, object]:
-    from urllib.parse import parse_qs, unquote, urlsplit
-
     parts = urlsplit(url)
     if parts.scheme not in {"postgres", "postgresql"}:
         raise ImproperlyConfigured(f"DATABASE_URL must be a PostgreSQL address, not {parts.scheme}://")
@@ -95,22 +94,34 @@ AGENT_IMAGE = _env("AGENT_IMAGE", "gpunex/agent:latest")
 # Simulated machines are told apart everywhere; whether they may be rented is a setting, on in embedded mode only.
 SIMULATED_MACHINES_IN_MARKET = _flag("SIMULATED_MACHINES_IN_MARKET", default=EMBEDDED)
 
+# How long a benchmark loads each card, in seconds.
+BENCHMARK_SECONDS = int(_env("BENCHMARK_SECONDS", "4" if EMBEDDED else "40"))
+
 # --- Mail ---
 DEFAULT_FROM_EMAIL = _env("DEFAULT_FROM_EMAIL", "GPUnex <no-reply@gpunex.com>")
 SERVER_EMAIL = DEFAULT_FROM_EMAIL
 MAIL_DIR = _env("MAIL_DIR")
+MAILERS: dict[str, dict[str, object]]
 if EMBEDDED:
-    EMAIL_BACKEND = "gpunex.outbox.folder.EmailBackend"
+    MAILERS = {"default": {"BACKEND": "gpunex.outbox.folder.EmailBackend"}}
 else:
-    from urllib.parse import unquote, urlsplit
-
     _mail = urlsplit(_env("EMAIL_URL"))
     if _mail.scheme not in {"smtp", "smtps"}:
         raise ImproperlyConfigured("EMAIL_URL must begin with smtp:// (STARTTLS) or smtps://")
-    EMAIL_HOST, EMAIL_PORT = _mail.hostname or "", _mail.port or (465 if _mail.scheme == "smtps" else 587)
-    EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = unquote(_mail.username or ""), unquote(_mail.password or "")
-    EMAIL_USE_SSL, EMAIL_USE_TLS = _mail.scheme == "smtps", _mail.scheme == "smtp"
-    EMAIL_TIMEOUT = 20
+    MAILERS = {
+        "default": {
+            "BACKEND": "django.core.mail.backends.smtp.EmailBackend",
+            "OPTIONS": {
+                "host": _mail.hostname or "",
+                "port": _mail.port or (465 if _mail.scheme == "smtps" else 587),
+                "username": unquote(_mail.username or ""),
+                "password": unquote(_mail.password or ""),
+                "use_ssl": _mail.scheme == "smtps",
+                "use_tls": _mail.scheme == "smtp",
+                "timeout": 20,
+            },
+        }
+    }
 
 # --- Applications ---
 INSTALLED_APPS = [
@@ -155,6 +166,7 @@ MIDDLEWARE = [
     "gpunex.accounts.middleware.LanguageMiddleware",
     "gpunex.accounts.middleware.OrganisationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "gpunex.accounts.middleware.AdminDoorMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "axes.middleware.AxesMiddleware",
@@ -225,7 +237,8 @@ USE_THOUSAND_SEPARATOR = False
 # --- Static files ---
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "gpunex" / "static"]
-STATIC_ROOT = Path(_env("STATIC_ROOT", str(BASE_DIR / "gpunex" / "static_built")))
+# Embedded mode serves the files where they lie.
+STATIC_ROOT = None if EMBEDDED else Path(_env("STATIC_ROOT", str(BASE_DIR / "gpunex" / "static_built")))
 _STATIC_BACKEND = "django.contrib.staticfiles.storage.StaticFilesStorage" if EMBEDDED else "whitenoise.storage.CompressedManifestStaticFilesStorage"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},

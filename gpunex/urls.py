@@ -5,6 +5,8 @@ from django.contrib import admin
 from django.urls import include, path
 
 from gpunex import dev, health
+from providers.views.guide import guide
+from providers.views.keys import agent_install
 
 urlpatterns = [
     path("admin/", admin.site.urls),
@@ -12,6 +14,8 @@ urlpatterns = [
     path("me/", include("gpunex.accounts.urls")),
     path("health/live", health.live, name="health_live"),
     path("health/ready", health.ready, name="health_ready"),
+    path("agent", agent_install, name="agent_install"),
+    path("guide", guide, name="guide"),
     path("", include("providers.urls")),
     path("", include("reliability.urls")),
     path("", include("billing.urls")),
@@ -20,6 +24,7 @@ urlpatterns = [
 ]
 if settings.EMBEDDED:
     urlpatterns += [
+        path("dev/components", dev.components, name="dev_components"),
         path("dev/mail", dev.mailbox, name="dev_mailbox"),
         path("dev/mail/<slug:name>", dev.mail, name="dev_mail"),
     ]

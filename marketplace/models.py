@@ -145,6 +145,15 @@ class Request(models.Model):
         return self.image
 
 
+class RentalQuerySet(models.QuerySet["Rental"]):
+    def open(self) -> Self:
+        return self.exclude(state=Rental.State.ENDED)
+
+    def with_work(self) -> Self:
+        """With what decides how long it runs: its job's workload, its meter, its request."""
+        return self.select_related("organisation", "listing__gpu_model", "meter", "request", "job__workload__machine")
+
+
 class Rental(models.Model):
     """One agreement: one listing, its GPUs, a price, a fee, a meter. The price and fee are copies.
 
@@ -178,6 +187,7 @@ class Rental(models.Model):
         AGENT_SHUTDOWN = "agent_shutdown", _("the host left")
         MACHINE_LOST = "machine_lost", _("the host stopped answering")
 
+    # Whose fault a cause is. Everything else is the renter's own doing.
     PROVIDER_CAUSES = frozenset(
         {"gpu_lost", "gpu_unavailable", "docker_failed", "disk_full", "host_restart", "agent_shutdown", "machine_lost"}
     )
@@ -189,6 +199,9 @@ class Rental(models.Model):
     provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="rentals", verbose_name=_("provider"))
     price_micro = UsdcField(_("price, micro-USDC per GPU per hour"))
     fee_bps = models.PositiveSmallIntegerField(_("fee, basis points"))
+    tier = models.CharField(_("tier"), max_length=16, choices=Tier.choices)
+    # The end of the declared hours it began in, None around the clock. A copy: a schedule that changes later harms nobody.
+    window_until = models.DateTimeField(_("hours end at"), null=True, blank=True)
     gpu_count = models.PositiveSmallIntegerField(_("GPUs"))
     gpus: Any = models.ManyToManyField(Gpu, through="RentalGpu", related_name="rentals")
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.STARTING)
@@ -197,8 +210,10 @@ class Rental(models.Model):
     running_at = models.DateTimeField(_("running since"), null=True, blank=True)
     stop_asked_at = models.DateTimeField(_("stop asked at"), null=True, blank=True)
     ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
-    cause = models.CharField(_("cause"), max_length=20, choices=Cause.choices, blank=True)
+    cause = models.CharField(_("cause"), max_length=20, choices=Cause.choices, blank=True)  # while ending: why it was told to
     provider_fault = models.BooleanField(_("provider's fault"), default=False)
+
+    objects: Any = RentalQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("rental")
@@ -211,6 +226,8 @@ class Rental(models.Model):
         indexes = [
             models.Index(fields=["organisation", "-created_at"], name="rental_recent"),
             models.Index(fields=["listing"], condition=~Q(state="ended"), name="rental_open"),
+            models.Index(fields=["listing", "-running_at"], name="rental_of_listing"),
+            models.Index(fields=["provider", "-created_at"], name="rental_of_provider"),
         ]
 
     def __str__(self) -> str:
@@ -218,6 +235,11 @@ class Rental(models.Model):
 
     def get_absolute_url(self) -> str:
         return reverse("marketplace:rental", args=[self.public_id])
+
+    @property
+    def rate_micro_per_hour(self) -> int:
+        """What all its GPUs together cost for an hour."""
+        return self.price_micro * self.gpu_count
 
     @property
     def billable(self) -> bool:

@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+from django.conf import settings
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models import Q
@@ -31,6 +32,35 @@ class Connection(models.Model):
 
     def __str__(self) -> str:
         return f"{self.machine} {self.started_at:%Y-%m-%d %H:%M}"
+
+
+class Watch(models.Model):
+    """The one row (pk 1) that says when the platform last looked after its machines; a gap in it is the platform's own outage."""
+
+    at = models.DateTimeField(_("looked at"))
+
+    class Meta:
+        verbose_name = verbose_name_plural = _("watch")
+        constraints = [models.CheckConstraint(name="watch_is_one_row", condition=Q(pk=1))]
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M:%S}"
+
+
+class PlatformOutage(models.Model):
+    """A stretch in which the platform itself was down: nobody's silence in it counts."""
+
+    started_at = models.DateTimeField(_("started at"))
+    ended_at = models.DateTimeField(_("ended at"))
+
+    class Meta:
+        verbose_name = _("platform outage")
+        verbose_name_plural = _("platform outages")
+        constraints = [models.CheckConstraint(name="outage_has_length", condition=Q(ended_at__gt=models.F("started_at")))]
+        indexes = [models.Index(fields=["-ended_at"], name="outage_recent")]
+
+    def __str__(self) -> str:
+        return f"{self.started_at:%Y-%m-%d %H:%M}"
 
 
 class Sample(models.Model):
@@ -134,6 +164,9 @@ class Incident(models.Model):
     reference = models.UUIDField(_("reference"), null=True, blank=True)
     evidence: Any = models.JSONField(_("evidence"), default=dict)
     excused_at = models.DateTimeField(_("excused at"), null=True, blank=True)
+    excused_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("excused by")
+    )
     excused_reason = models.CharField(_("excused because"), max_length=300, blank=True)
 
     class Meta:

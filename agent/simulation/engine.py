@@ -69,7 +69,7 @@ class SimulatedEngine:
         pull_seconds: float = PULL_SECONDS,
     ) -> None:
         self._machine_id, self._gpu_names, self._now = "", gpu_names, now
-        self._faults = faults or {}
+        self._faults = faults if faults is not None else {}
         self._job_seconds, self._pull_seconds = job_seconds, pull_seconds
         self._lock = threading.RLock()
         self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
@@ -159,8 +159,7 @@ class SimulatedEngine:
         self._answer()
         with self._lock:
             rows = self._database.execute("SELECT * FROM containers ORDER BY created_at").fetchall()
-        seen = [self._see(row) for row in rows if json.loads(row["labels"]).get(LABEL_MACHINE) == self._machine_id]
-        return seen
+        return [self._see(row) for row in rows if json.loads(row["labels"]).get(LABEL_MACHINE) == self._machine_id]
 
     def stop(self, container_id: str, *, grace_s: int) -> None:
         self._answer()
@@ -187,7 +186,8 @@ class SimulatedEngine:
         if row is None or not row["started_at"]:
             return
         started, ends_at = parse_time(row["started_at"]), parse_time(row["ends_at"])
-        assert started is not None and ends_at is not None
+        assert started is not None
+        assert ends_at is not None
         until = min(self._now(), ends_at)
         for second, text in json.loads(row["lines"]):
             at = started + timedelta(seconds=second)
@@ -206,7 +206,8 @@ class SimulatedEngine:
             if gpu_uuid not in json.loads(row["labels"])[LABEL_GPUS].split(","):
                 continue
             started, ends_at = parse_time(row["started_at"]), parse_time(row["ends_at"])
-            assert started is not None and ends_at is not None
+            assert started is not None
+            assert ends_at is not None
             if started <= now < ends_at:
                 return Load(busy=True, since_s=(now - started).total_seconds())
             idle_since = max(idle_since or ends_at, ends_at)

@@ -50,15 +50,15 @@ def run_member(member: Member, *, url: str, stop: threading.Event) -> None:
     except StateDirBusy as error:
         log.error("%s: %s", member.name, error)
         return
-    options = Options(url=url, key=member.key, hostname=member.name, simulate=parse_profile(member.profile), seed=member.seed)
+    options = Options(
+        url=url, key=member.key, hostname=member.name, simulate=parse_profile(member.profile), seed=member.seed
+    )
     machine = open_machine(options, state)
     try:
         identity = machine.identify(stop)
         if identity is None:
             return
-        daemon = machine.daemon(identity)
-        threading.Thread(target=lambda: (stop.wait(), daemon.stop.set()), daemon=True).start()
-        daemon.run()
+        machine.daemon(identity, stop).run()
     except EnrolmentRefused as refused:
         log.error("%s: %s", member.name, refused)
     finally:
@@ -67,18 +67,24 @@ def run_member(member: Member, *, url: str, stop: threading.Event) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m agent.simulation.fleet", description="Runs many simulated machines.")
+    parser = argparse.ArgumentParser(
+        prog="python -m agent.simulation.fleet", description="Runs many simulated machines."
+    )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--url", required=True)
     given = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
     url = check_address(given.url, allow_http=False)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     threads = []
     for member in read_plan(given.plan):
-        thread = threading.Thread(target=run_member, args=(member,), kwargs={"url": url, "stop": stop}, name=member.name)
+        thread = threading.Thread(
+            target=run_member, args=(member,), kwargs={"url": url, "stop": stop}, name=member.name
+        )
         thread.start()
         threads.append(thread)
         stop.wait(0.1)  # not all at the same instant

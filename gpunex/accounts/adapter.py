@@ -24,7 +24,7 @@ class AccountAdapter(DefaultAccountAdapter):
         return user
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
-        message = self.render_mail(template_prefix, email, self._context(context))
+        message = self.render_mail(template_prefix, email, {"email": email, **context})
         html = next((body for body, kind in getattr(message, "alternatives", []) if kind == "text/html"), None)
         mail.queue(
             # A verification or reset mail is asked for anew each time: its key is its own.
@@ -36,6 +36,3 @@ class AccountAdapter(DefaultAccountAdapter):
             html=str(html) if html else None,
             at=timezone.now(),
         )
-
-    def _context(self, context: dict[str, Any]) -> dict[str, Any]:
-        return {"email": context.get("email"), **context, "direction": "rtl" if translation.get_language_bidi() else "ltr"}

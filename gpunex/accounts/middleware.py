@@ -2,10 +2,17 @@
 
 from collections.abc import Callable
 
+from allauth.mfa.models import Authenticator
+from allauth.mfa.utils import is_mfa_enabled
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils import translation
 from django.utils.functional import SimpleLazyObject
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
 
 from gpunex.accounts.organisations import acting_for
 
@@ -44,3 +51,34 @@ class OrganisationMiddleware:
 
         request.organisation = SimpleLazyObject(find)  # type: ignore[attr-defined]
         return self.get_response(request)
+
+
+class AdminDoorMiddleware:
+    """The administration has no door of its own: staff sign in like everybody, and outside embedded mode with a second factor.
+
+    For anyone who is not staff the administration is not there.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_view(self, request: HttpRequest, *_view: object) -> HttpResponse | None:
+        match = request.resolver_match
+        if match is None or "admin" not in match.namespaces:
+            return None
+        if match.url_name == "logout":
+            return None
+        if not request.user.is_authenticated:
+            back = request.GET.get("next", reverse("admin:index")) if match.url_name == "login" else request.get_full_path()
+            return redirect(f"{reverse(settings.LOGIN_URL)}?{urlencode({'next': back})}")
+        if not request.user.is_staff:
+            raise Http404
+        if match.url_name == "login":
+            return redirect("admin:index")
+        if not settings.EMBEDDED and not is_mfa_enabled(request.user, [Authenticator.Type.TOTP]):
+            messages.warning(request, _("Administration needs a second factor. Set up an authenticator app first."))
+            return redirect("mfa_activate_totp")
+        return None

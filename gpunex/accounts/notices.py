@@ -9,6 +9,7 @@ blanked once sent, and never the notice.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -110,9 +111,18 @@ def in_words(notice: Notice) -> dict[str, Any]:
     fields = shown(notice.data)
     return {
         "subject": str(event.subject) % fields,
-        "paragraphs": [str(paragraph) % fields for paragraph in event.paragraphs if "%(secret" not in str(paragraph)],
+        "paragraphs": _without_secrets(event.paragraphs, fields),
         "action": str(event.action),
         "path": event.path.format(**notice.data),
         "state": event.state,
         "at": notice.created_at,
     }
+
+
+def _without_secrets(paragraphs: tuple[Text, ...], fields: dict[str, Any]) -> list[str]:
+    """The paragraphs that ``fields`` can fill in: one that holds a secret went into the mail alone."""
+    filled = []
+    for paragraph in paragraphs:
+        with suppress(KeyError):
+            filled.append(str(paragraph) % fields)
+    return filled

@@ -191,18 +191,31 @@ class Cluster:
             self.start(services=["chain"])
             self.stop()
 
+    def choose_ports(self) -> None:
+        """Choose the ports of a start to come, so that settings read before it hold after it. A running cluster keeps its own."""
+        with contextlib.suppress(ClusterBusy):
+            self._take_lock()
+            try:
+                end_orphans(self.run_dir)  # they may still hold the ports of last time
+                self.choose_port("chain", preferred=_CHAIN_PORTS.get(self.name, 9099))
+                self.choose_web_port()
+            finally:
+                self.stop()
+
     def spawn(self, name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None) -> Child:
         """Start a further child (a server, a worker) that ``stop()`` ends before the services. SIGTERM asks it to stop.
 
         ``env`` is added to this process's environment and the cluster's.
         """
+        files = self._files(name)
         child = spawn(
             name,
             command,
             marker=" ".join(command),
             cwd=CODE,
             env={**os.environ, **self.environment(), **(env or {})},
-            **self._files(name),
+            log=files["log"],
+            pid_file=files["pid_file"],
         )
         self._children.append(child)
         return child
@@ -301,7 +314,8 @@ class Cluster:
             "PUBLIC_URL": self.public_url,
             "DATABASE_URL": self.database_url,
             "REDIS_URL": self.redis_url,
-            "SOLANA_RPC_URL": self.chain_url,
+            # Two addresses of one chain: a payout is re-signed only when two nodes agree, here as in production.
+            "SOLANA_RPC_URL": f"{self.chain_url}/a,{self.chain_url}/b",
             "MAIL_DIR": str(self.mail_dir),
             "EMAIL_URL": self.mail_dir.as_uri(),  # no mail leaves the machine: it is written into this folder
             **self.secrets(),
@@ -358,11 +372,17 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def main() -> int:
-    """``python -m gpunex.embedded.cluster NAME``: run the services until Ctrl-C; for looking at them by hand."""
-    cluster = Cluster(sys.argv[1] if len(sys.argv) > 1 else "demo", CODE)
+def main(arguments: list[str]) -> int:
+    """``python -m gpunex.embedded.cluster NAME``: run the services until Ctrl-C, for looking at them by hand.
+
+    ``python -m gpunex.embedded.cluster NAME COMMAND ...``: run a command in the cluster's environment; starts nothing.
+    """
+    cluster = Cluster(arguments[0] if arguments else "demo", CODE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if arguments[1:]:
+            cluster.prepare()
+            os.execvpe(arguments[1], arguments[1:], {**os.environ, **cluster.environment()})  # noqa: S606
         with cluster:
             print(cluster.database_url, cluster.redis_url, cluster.chain_url, sep="\n", flush=True)
             signal.pause()
@@ -371,7 +391,8 @@ def main() -> int:
     except EmbeddedError as error:
         print(error, file=sys.stderr)
         return 1
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -146,7 +146,7 @@ class Postgres:
             capture_output=True,
             text=True,
             check=False,
-            **_as(identity),
+            **(identity.popen_options if identity else {}),
         )
         if made.returncode != 0:
             raise EmbeddedError(f"PostgreSQL's initdb failed: {made.stderr.strip() or made.stdout.strip()}")
@@ -200,10 +200,6 @@ def private_folder(path: Path, identity: Identity | None) -> None:
         if identity is not None:
             identity.own(path)
     path.chmod(0o700)
-
-
-def _as(identity: Identity | None) -> dict[str, object]:
-    return {} if identity is None else {"user": identity.uid, "group": identity.gid, "extra_groups": []}
 
 
 def _environment() -> dict[str, str]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 # Loaded here and not in the forked child, where only async-signal-safe work is safe.
@@ -40,19 +41,22 @@ class Identity:
     def own(self, path: Path) -> None:
         os.chown(path, self.uid, self.gid)
 
+    @property
+    def popen_options(self) -> dict[str, Any]:
+        """Keywords of ``subprocess`` that run a program as this user, without root's groups."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+
     def succeeds(self, command: Sequence[str]) -> bool:
         """Whether ``command`` exits 0 when this user runs it, which also tells what the user can reach."""
         try:
             done = subprocess.run(
                 command,
-                user=self.uid,
-                group=self.gid,
-                extra_groups=[],
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=20,
                 check=False,
+                **self.popen_options,
             )
         except (OSError, subprocess.TimeoutExpired):
             return False
@@ -169,7 +173,7 @@ def spawn(
                 env=env,
                 start_new_session=True,
                 preexec_fn=die_with_launcher,  # noqa: PLW1509  no other thread of the launcher holds a lock yet
-                **({} if identity is None else {"user": identity.uid, "group": identity.gid, "extra_groups": []}),
+                **(identity.popen_options if identity else {}),
             )
         except OSError as error:
             raise EmbeddedError(f"{name} cannot be started: {error}.") from error

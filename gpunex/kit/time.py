@@ -57,8 +57,14 @@ def iso_z(at: datetime | None) -> str | None:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+@cache
+def zone_names() -> tuple[str, ...]:
+    """The IANA zones a person may choose, in alphabetical order; read from disk once."""
+    return tuple(sorted(available_timezones()))
+
+
 def zone(name: str) -> ZoneInfo:
     """The IANA zone. Raises ValueError for a name that is none (``ZoneInfo`` alone would open odd paths)."""
-    if name not in available_timezones():
+    if name not in zone_names():
         raise ValueError(f"no IANA time zone is called {name!r}")
     return ZoneInfo(name)

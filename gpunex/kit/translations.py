@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from babel.messages.catalog import Catalog, Message
 from babel.messages.extract import extract
@@ -104,11 +105,11 @@ def complaints(root: Path = ROOT, locale: Path = LOCALE) -> list[Complaint]:
         for message in messages:
             if not message.id:  # the header
                 continue
-            known = catalogue.get(_key(message), message.context)
-            text = message.id[0] if isinstance(message.id, tuple) else message.id
+            text = _texts(message.id)[0]
+            known = catalogue.get(text, message.context)
             if known is None:
                 found.append(Complaint(language, text, "not in the catalogue (run extract)"))
-            elif known.fuzzy or not all(_forms(known)):
+            elif known.fuzzy or not all(_texts(known.string)):
                 found.append(Complaint(language, text, "not translated"))
             elif not _same_placeholders(known):
                 found.append(Complaint(language, text, "the translation's placeholders differ"))
@@ -149,26 +150,33 @@ def _sources(root: Path) -> Iterator[tuple[Path, str]]:
 
 def _read(path: Path, language: str) -> Catalog:
     if not path.exists():
-        return Catalog(locale=language, project="GPUnex", charset="utf-8", fuzzy=False)
+        return Catalog(
+            locale=language,
+            project="GPUnex",
+            version="1",
+            charset="utf-8",
+            fuzzy=False,
+            header_comment="# The interface of GPUnex in another language. English texts are the sources' own.",
+            last_translator="GPUnex",
+            language_team="GPUnex",
+            msgid_bugs_address="GPUnex",
+        )
     with path.open("rb") as file:
         return read_po(file, locale=language)
 
 
-def _key(message: Message) -> str:
-    return message.id[0] if isinstance(message.id, tuple) else message.id
-
-
-def _forms(message: Message) -> tuple[str, ...]:
-    return tuple(message.string) if isinstance(message.string, (tuple, list)) else (message.string,)
+def _texts(text: Any) -> tuple[str, ...]:
+    """Singular and plural forms of a message's source or translation; Babel keeps a text that has no plural bare."""
+    return tuple(text) if isinstance(text, (tuple, list)) else (text or "",)
 
 
 def _same_placeholders(message: Message) -> bool:
     """Each form uses the placeholders of the source. Forms of a plural may leave out the number ("one machine")."""
-    ids = message.id if isinstance(message.id, tuple) else (message.id,)
-    allowed = set().union(*(_PLACEHOLDER.findall(text) for text in ids))
-    if isinstance(message.id, tuple):
-        return all(set(_PLACEHOLDER.findall(form)) <= allowed for form in _forms(message))
-    return all(sorted(_PLACEHOLDER.findall(form)) == sorted(_PLACEHOLDER.findall(ids[0])) for form in _forms(message))
+    sources, forms = _texts(message.id), _texts(message.string)
+    if len(sources) > 1:
+        allowed = {placeholder for text in sources for placeholder in _PLACEHOLDER.findall(text)}
+        return all(set(_PLACEHOLDER.findall(form)) <= allowed for form in forms)
+    return sorted(_PLACEHOLDER.findall(forms[0])) == sorted(_PLACEHOLDER.findall(sources[0]))
 
 
 def main(arguments: list[str]) -> int:

@@ -74,6 +74,9 @@ class Application(models.Model):
     maintenance_notes = models.TextField(_("maintenance notes"), max_length=4000, blank=True)
     state = models.CharField(_("state"), max_length=12, choices=State.choices, default=State.DRAFT)
     tier = models.CharField(_("tier"), max_length=16, choices=Tier.choices, blank=True)
+    # What was typed and not sent yet, as {field: [texts]}: also what is not an answer yet ("300M"). None once sent.
+    draft: Any = models.JSONField(_("draft"), null=True, blank=True)
+    draft_saved_at = models.DateTimeField(_("draft saved at"), null=True, blank=True)
     form_token = models.UUIDField(_("form token"), default=uuid.uuid4, unique=True, editable=False)  # one page load, one application
     created_at = models.DateTimeField(_("created at"), default=now)
     submitted_at = models.DateTimeField(_("submitted at"), null=True, blank=True)
@@ -118,7 +121,8 @@ class ApplicationEntry(models.Model):
     download_gbps = models.DecimalField(_("download, Gbps"), max_digits=7, decimal_places=3)
     upload_gbps = models.DecimalField(_("upload, Gbps"), max_digits=7, decimal_places=3)
     always_available = models.BooleanField(_("available 24/7"), default=True)
-    # [[weekday 0-6 (Monday 0), "HH:MM", "HH:MM"], …] in `timezone`; an end before its start runs over midnight.
+    # [[weekday 0-6 (Monday 0), "HH:MM", "HH:MM"], …] in `timezone`; an end before its start runs over midnight,
+    # "24:00" ends the day. See providers.weeks.
     windows: Any = models.JSONField(_("weekly hours"), default=list, blank=True)
     timezone = models.CharField(_("time zone"), max_length=64, default="UTC")
     country = models.CharField(_("country"), max_length=2)
@@ -154,6 +158,7 @@ class ApplicationEvent(models.Model):
     from_state = models.CharField(_("from"), max_length=12, choices=Application.State.choices, blank=True)
     to_state = models.CharField(_("to"), max_length=12, choices=Application.State.choices)
     message = models.TextField(_("message"), max_length=4000, blank=True)
+    overruled = models.TextField(_("requirements overruled because"), max_length=4000, blank=True)  # for the team's eyes
 
     class Meta:
         verbose_name = _("application event")

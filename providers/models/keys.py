@@ -13,8 +13,9 @@ from providers.models.applications import Application, Provider
 
 class EnrolmentKeyQuerySet(models.QuerySet["EnrolmentKey"]):
     def usable(self, at: datetime) -> Self:
-        return self.filter(revoked_at=None).filter(
-            models.Q(kind=EnrolmentKey.Kind.API_KEY) | models.Q(used_at=None, expires_at__gt=at)
+        """Neither revoked, nor past its time, nor a token that a host has used."""
+        return self.filter(models.Q(expires_at=None) | models.Q(expires_at__gt=at), revoked_at=None).filter(
+            models.Q(kind=EnrolmentKey.Kind.API_KEY) | models.Q(used_at=None)
         )
 
 
@@ -52,3 +53,8 @@ class EnrolmentKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.prefix}…"
+
+    def is_usable(self, at: datetime) -> bool:
+        """As ``usable`` of the queryset."""
+        spent = self.kind == self.Kind.TOKEN and self.used_at is not None
+        return self.revoked_at is None and not spent and (self.expires_at is None or self.expires_at > at)

@@ -38,6 +38,8 @@ class Machine(models.Model):
     fingerprint = models.CharField(_("fingerprint"), max_length=80)
     simulated = models.BooleanField(_("simulated"), default=False)
     tier = models.CharField(_("tier offered as"), max_length=16, choices=Tier.choices)
+    # Why it is below its provider's tier: {"host": […], "measured": […]} of providers.tiers.Shortfall; empty lists where it is not.
+    tier_reasons: Any = models.JSONField(_("below its provider's tier because"), default=dict, blank=True)
     country = models.CharField(_("country"), max_length=2, blank=True)
     city = models.CharField(_("city"), max_length=80, blank=True)
     datacenter_region = models.CharField(_("datacenter region"), max_length=80, blank=True)

@@ -113,6 +113,7 @@ class Workload(models.Model):
     progress = models.FloatField(_("progress of the pull, 0 to 1"), null=True, blank=True)
     container_started_at = models.DateTimeField(_("container started at"), null=True, blank=True)  # by the host's clock
     started_at = models.DateTimeField(_("first seen running at"), null=True, blank=True)  # by the server's clock
+    proved_at = models.DateTimeField(_("seen running last at"), null=True, blank=True)  # by the server's clock
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
     exit_code = models.IntegerField(_("exit code"), null=True, blank=True)
     cause = models.CharField(_("cause"), max_length=24, blank=True)

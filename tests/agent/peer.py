@@ -59,7 +59,14 @@ class Peer:
         with self.lock:
             workload_id = assignment.setdefault("id", str(uuid.uuid4()))
             before = self.wanted.get(workload_id, {})
-            self.wanted[workload_id] = {"kind": "job", "attempt": 1, "wanted": "run", "stop_at": None, **before, **assignment}
+            self.wanted[workload_id] = {
+                "kind": "job",
+                "attempt": 1,
+                "wanted": "run",
+                "stop_at": None,
+                **before,
+                **assignment,
+            }
             self.revision += 1
             self.lock.notify_all()
             return str(workload_id)
@@ -90,7 +97,9 @@ class Peer:
         found: list[dict[str, Any]] = self.wait(lambda: self.finished(workload_id), timeout_s=timeout_s)
         return found[0]
 
-    def _answer(self, method: str, path: str, query: dict[str, list[str]], bearer: str, raw: bytes) -> tuple[int, dict[str, Any] | bytes]:
+    def _answer(
+        self, method: str, path: str, query: dict[str, list[str]], bearer: str, raw: bytes
+    ) -> tuple[int, dict[str, Any] | bytes]:
         if self.silent:
             return 503, {}
         for part, (status, code) in self.refuse.items():
@@ -111,7 +120,13 @@ class Peer:
         if state != "ok":
             return 401, {"code": state, "detail": f"refused: {state}"}
         self.enrolments.append(body)
-        return 201, {"machine_id": self.machine_id, "name": body["hostname"], "secret": self.secret, "heartbeat_s": 1, "telemetry_s": 1}
+        return 201, {
+            "machine_id": self.machine_id,
+            "name": body["hostname"],
+            "secret": self.secret,
+            "heartbeat_s": 1,
+            "telemetry_s": 1,
+        }
 
     def _speed(self, method: str, query: dict[str, list[str]], raw: bytes) -> tuple[int, dict[str, Any] | bytes]:
         if method == "GET":

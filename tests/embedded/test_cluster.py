@@ -225,6 +225,23 @@ def test_the_chosen_port_is_remembered_for_the_next_command(cluster: Cluster):
     assert cluster.environment()["PUBLIC_URL"].endswith(f":{port}")
 
 
+def test_ports_chosen_before_the_settings_are_read_are_those_of_the_start(cluster: Cluster):
+    preferred = cluster.chain_port
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_free(preferred):
+            holder.bind(("127.0.0.1", preferred))
+            holder.listen()
+        cluster.choose_ports()
+        told = cluster.environment()
+        with cluster:
+            assert cluster.environment()["SOLANA_RPC_URL"] == told["SOLANA_RPC_URL"]
+            Cluster("test", cluster.root).choose_ports()
+            assert cluster.environment()["SOLANA_RPC_URL"] == told["SOLANA_RPC_URL"], (
+                "a running cluster keeps its ports"
+            )
+
+
 def test_a_name_that_would_leave_the_folder_is_refused(checkout: Path):
     with pytest.raises(EmbeddedError, match="letters, digits"):
         Cluster("../other", checkout)

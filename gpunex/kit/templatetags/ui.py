@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from django import template
+from django.conf import settings
 from django.core.paginator import Page
 from django.forms import BaseForm, BoundField, IntegerField, widgets
 from django.template.loader import render_to_string
@@ -17,7 +18,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.translation import gettext
+from django.utils.translation import get_language, gettext
 
 from gpunex.kit import show, svg
 
@@ -302,6 +303,12 @@ def sort_th(
         svg.icon("sorted" if now else "sort"),
         format_html('<span class="unit">{}</span>', unit) if unit else "",
     )
+
+
+@register.simple_tag
+def other_languages() -> list[tuple[str, str]]:
+    """Code and own name of each language but the present one: nobody looks for their language under a foreign name."""
+    return [(code, str(name)) for code, name in settings.LANGUAGES if code != get_language()]
 
 
 @register.inclusion_tag("parts/pager.html", takes_context=True)

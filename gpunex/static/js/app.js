@@ -123,6 +123,15 @@ document.addEventListener("htmx:afterSettle", (event) => {
   if (log && followed(log)) toEnd(log);
 });
 
+// An empty time zone is the browser's, to be seen and changed before anything is sent.
+const guessZone = (within) => {
+  for (const input of within.querySelectorAll("[data-guess-zone]")) {
+    if (!input.value) input.value = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "";
+  }
+};
+guessZone(document);
+document.addEventListener("htmx:afterSettle", () => guessZone(document));
+
 // The current tab is brought into view on a phone; a refusal is brought to whoever caused it.
 document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 const refused = document.querySelector("[data-refusal]") ?? document.querySelector("main [aria-invalid='true']");

@@ -1,0 +1,194 @@
+"""The demonstration's market: providers through the product's own operations, hosts as real agents, and a past.
+
+The past is written by the same rules, with ``at`` in the past: meters are opened, proved and closed, so that the books of
+two months balance like those of today. It happens once; a later start finds its marker and does nothing.
+"""
+
+import json
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+from solders.keypair import Keypair
+
+from billing import deposits
+from gpunex.accounts.models import Organisation, User
+from gpunex.chain.faucet import give
+from gpunex.chain.rpc import Rpc
+from gpunex.chain.transfers import load_key
+from gpunex.demo import history, people
+from gpunex.demo.market import APPLICANT, HOUSES, RENTERS, House
+from gpunex.kit.money import MICRO, parse_usdc
+from gpunex.policy.models import Tier
+from marketplace.pricing import set_price
+from payouts.methods import connect_wallet
+from providers import applications, keys
+from providers.models import Application, ApplicationEntry, Gpu, GpuModel, Machine, Provider
+
+DAYS_OF_PAST = 60
+RENTER_FUNDS_MICRO = 60_000 * MICRO
+FLEET_SECONDS = 75
+
+
+def before_fleet(folder: Path) -> Path:
+    """People, approved providers, prices and funds; returns the fleet's plan (JSON, mode 0600: it holds API keys)."""
+    plan = folder / "fleet.json"
+    if plan.exists():
+        return plan
+    at = timezone.now()
+    members = []
+    for house in HOUSES:
+        key = _open_house(house, at=at)
+        members += [
+            {
+                "name": host.name,
+                "profile": host.profile,
+                "key": key,
+                "state": str(folder / "fleet" / host.name),
+                "seed": f"demo-{host.name}-{secrets.token_hex(4)}",
+            }
+            for host in house.hosts
+        ]
+    _leave_an_application(at)
+    fund([people.ensure(people.RENTER), *(people.ensure(person, organisation=name) for person, name in RENTERS)], at=at)
+    with os.fdopen(os.open(plan, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(members, file, indent=1)
+    return plan
+
+
+def after_fleet(*, say: Callable[[str], None]) -> None:
+    """Once the hosts are connected and measured: their past, and some rentals that run now."""
+    expected = sum(len(house.hosts) for house in HOUSES)
+    measured = _wait_for_fleet(expected, say=say)
+    if history.exists():
+        return
+    say(f"{measured} of {expected} hosts are connected and measured. Writing two months of past …")
+    history.write(days=DAYS_OF_PAST, at=timezone.now())
+
+
+def _open_house(house: House, *, at: datetime) -> str:
+    """An approved provider with prices and a wallet. Returns an API key for its hosts."""
+    organisation = people.ensure(house.person, organisation=house.company)
+    user = organisation.created_by
+    provider = Provider.objects.filter(organisation=organisation).first()
+    if provider is None:
+        applied = at - timedelta(days=DAYS_OF_PAST + 6)
+        application = _application(organisation, house, at=applied)
+        applications.submit(application=application, by=user, at=applied)
+        applications.approve(
+            application=application, tier=house.tier, by=_admin(), at=applied + timedelta(days=1), overrule_reason="Site visited."
+        )
+        provider = Provider.objects.get(organisation=organisation)
+    for model, price in house.prices.items():
+        set_price(
+            provider=provider,
+            gpu_model=GpuModel.objects.get(name=model),
+            price_micro=parse_usdc(price),
+            by=user,
+            at=at - timedelta(days=DAYS_OF_PAST),
+        )
+    connect_wallet(organisation=organisation, address=str(Keypair().pubkey()), by=user, at=at - timedelta(days=DAYS_OF_PAST))
+    return keys.make_api_key(provider=provider, name="demonstration hosts", by=user, at=at)
+
+
+@transaction.atomic
+def _application(organisation: Organisation, house: House, *, at: datetime) -> Application:
+    application = Application.objects.create(
+        organisation=organisation,
+        created_by=organisation.created_by,
+        full_name=house.person.name or organisation.created_by.full_name,
+        email=house.person.email,
+        company=house.company,
+        ups=house.tier == Tier.ENTERPRISE,
+        commitment_months=house.commitment_months,
+        created_at=at,
+    )
+    for position, (model, count) in enumerate(house.counts.items()):
+        ApplicationEntry.objects.create(
+            application=application,
+            position=position,
+            gpu_model=GpuModel.objects.get(name=model),
+            quantity=count,
+            host_memory_gb=1024 if house.tier == Tier.ENTERPRISE else 256,
+            download_gbps=house.gbps,
+            upload_gbps=house.gbps,
+            always_available=True,
+            timezone=house.zone,
+            country=house.country,
+            city=house.city,
+        )
+    return application
+
+
+def _leave_an_application(at: datetime) -> None:
+    """One application that waits in the review queue."""
+    organisation = people.ensure(APPLICANT)
+    if Application.objects.filter(organisation=organisation).exists():
+        return
+    application = Application.objects.create(
+        organisation=organisation,
+        created_by=organisation.created_by,
+        full_name=APPLICANT.name,
+        email=APPLICANT.email,
+        ups=False,
+        commitment_months=6,
+        maintenance_notes="Planned maintenance of two hours on the first Sunday of each month.",
+        created_at=at,
+    )
+    entry = {"host_memory_gb": 128, "timezone": "Africa/Cairo", "country": "EG", "city": "Cairo", "download_gbps": "1", "upload_gbps": "0.5"}
+    ApplicationEntry.objects.create(application=application, position=0, gpu_model=GpuModel.objects.get(name="RTX 4090 24GB"), quantity=4, **entry)
+    ApplicationEntry.objects.create(
+        application=application,
+        position=1,
+        other_model="RTX 6000 Ada 48GB",
+        quantity=2,
+        **entry | {"host_memory_gb": 256},
+        always_available=False,
+        windows=[[day, "20:00", "08:00"] for day in range(7)],
+    )
+    applications.submit(application=application, by=organisation.created_by, at=at)
+
+
+def fund(organisations: list[Organisation], *, at: datetime) -> None:
+    """Real deposits on the development chain, found and credited by the product's own watcher."""
+    rpc = Rpc(settings.SOLANA_RPC_URLS)
+    faucet = load_key(settings.FAUCET_KEY_FILE)
+    for organisation in organisations:
+        address = deposits.address_for(organisation, at=at)
+        micro = RENTER_FUNDS_MICRO if organisation.name != people.RENTER.name else 2_000 * MICRO
+        give(rpc, faucet, settings.USDC_MINT, address.owner, micro)
+    deposits.find_deposits(at=timezone.now())
+
+
+def _wait_for_fleet(expected: int, *, say: Callable[[str], None]) -> int:
+    """Until every host is measured, or the time is up: the demonstration opens all the same."""
+    deadline = time.monotonic() + FLEET_SECONDS
+    told = time.monotonic()
+    while True:
+        measured = (
+            Machine.objects.live().filter(simulated=True, last_seen_at__gt=timezone.now() - timedelta(seconds=40))
+            .exclude(pk__in=Gpu.objects.present().filter(benchmarked_at=None).values("machine"))
+            .count()
+        )
+        if measured >= expected or time.monotonic() > deadline:
+            return measured
+        if time.monotonic() - told > 5:
+            say(f"  {measured} of {expected} hosts are connected and measured …")
+            told = time.monotonic()
+        time.sleep(0.5)
+
+
+def _admin() -> User:
+    return User.objects.get(email=people.ADMIN.email)
+
+
+def random_source() -> random.Random:
+    """The same market each time."""
+    return random.Random(20261014)

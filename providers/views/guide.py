@@ -1,0 +1,44 @@
+"""The provider guide: public, in both languages, every figure from the rows an admin edits."""
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import get_language
+from django.views.decorators.http import require_safe
+
+from gpunex.policy.models import Policy, Tier, TierPolicy
+from providers.applications import DOCKER_LEAST, TOOLKIT_LEAST
+from providers.models import GpuModel
+
+
+@login_not_required
+@require_safe
+def guide(request: HttpRequest) -> HttpResponse:
+    language = "ar" if (get_language() or "").startswith("ar") else "en"
+    return render(
+        request,
+        f"guide/{language}.html",
+        {
+            "nav": "guide",
+            "policy": Policy.load(),
+            "community": _figures(TierPolicy.of(Tier.COMMUNITY)),
+            "enterprise": _figures(TierPolicy.of(Tier.ENTERPRISE)),
+            "models": GpuModel.objects.filter(active=True),
+            "docker": DOCKER_LEAST,
+            "toolkit": TOOLKIT_LEAST,
+            "line": f"curl -fsSL {settings.PUBLIC_URL}/agent | bash",
+        },
+    )
+
+
+def _figures(policy: TierPolicy) -> dict[str, object]:
+    """A tier's numbers in the units that people read: Gbps and per cent."""
+    return {
+        "policy": policy,
+        "gbps": policy.network_mbps / 1000,
+        "fee": policy.fee_bps / 100,
+        "keeps": (10_000 - policy.fee_bps) / 100,
+        "uptime": policy.uptime_floor_bps / 100,
+        "benchmark": policy.benchmark_floor_bps / 100,
+    }
