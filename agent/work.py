@@ -130,9 +130,10 @@ class Work:
         thread.start()
 
     def _guard(self, workload: Workload, step: Callable[[Workload], None]) -> None:
-        """Every way a step can fail, and the cause it is."""
+        """Every way a step can fail, and the cause it is. A step that failed but may be tried again waits for the next round."""
         try:
             step(workload)
+            self._nudge()
         except SpecInvalid as error:
             self.finish(workload, error.cause, str(error))
         except RenterError as error:
@@ -154,8 +155,6 @@ class Work:
         except Exception as error:
             log.exception("a step of workload %s failed", workload.id)
             self.finish(workload, "docker_failed", f"the agent failed: {error}")
-        finally:
-            self._nudge()
 
     def _engine_failed(self, workload: Workload, error: EngineError) -> None:
         now = self._workloads.get(*workload.key)

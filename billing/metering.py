@@ -218,13 +218,13 @@ def settle(*, at: datetime) -> int:
         | Q(settled_at__lte=at - SETTLE_SOON_EVERY, funded_until__lte=at + NEAR_THE_END)
         | Q(ended_at__isnull=False)
     )
-    return _settle_all(due, at=at)
+    return _settle_all(due, at=at, wait=False)
 
 
 def settle_payees(*, payees: Sequence[Organisation] | None = None, at: datetime) -> int:
     """Bill every open meter of these payees, or of all, whether due or not: before a payout."""
     meters = Meter.objects.filter(closed=False)
-    return _settle_all(meters if payees is None else meters.filter(payee__in=payees), at=at)
+    return _settle_all(meters if payees is None else meters.filter(payee__in=payees), at=at, wait=True)
 
 
 @transaction.atomic
@@ -233,24 +233,24 @@ def settle_payer(*, organisation: Organisation, at: datetime) -> None:
     _settle([organisation.pk], at=at, wait=True)
 
 
-def _settle_all(meters: QuerySet[Meter], *, at: datetime) -> int:
+def _settle_all(meters: QuerySet[Meter], *, at: datetime, wait: bool) -> int:
     payers = list(meters.order_by("payer_id").values_list("payer_id", flat=True).distinct())
     settled = 0
     for start in range(0, len(payers), PAYERS_A_BATCH):
         batch = payers[start : start + PAYERS_A_BATCH]
         try:
             with transaction.atomic():
-                settled += _settle(batch, at=at, wait=False)
+                settled += _settle(batch, at=at, wait=wait)
         except DatabaseError:
             log.warning("settled_one_by_one", payers=len(batch), exc_info=True)
-            settled += sum(_settle_alone(payer, at=at) for payer in batch)
+            settled += sum(_settle_alone(payer, at=at, wait=wait) for payer in batch)
     return settled
 
 
-def _settle_alone(payer: int, *, at: datetime) -> int:
+def _settle_alone(payer: int, *, at: datetime, wait: bool) -> int:
     try:
         with transaction.atomic():
-            return _settle([payer], at=at, wait=False)
+            return _settle([payer], at=at, wait=wait)
     except DatabaseError:
         log.exception("payer_not_settled", payer=payer)
         return 0

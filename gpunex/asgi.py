@@ -1,12 +1,40 @@
-"""ASGI entry point: ``uvicorn gpunex.asgi:application``."""
+"""ASGI entry point: ``uvicorn gpunex.asgi:application``.
+
+Most requests go through Django's handler and its middleware, part of which is synchronous and so holds a thread for as
+long as a request lasts. Requests of agents that wait for minutes go around it: a thousand of them are a thousand
+coroutines.
+"""
 
 import os
+from typing import Any
 
 from django.core.asgi import get_asgi_application
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.exception import convert_exception_to_response
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpunex.settings")
-application = get_asgi_application()
 
-from gpunex.chain.identity import verify_at_start  # noqa: E402  (settings and logs are set up by then)
+# Plain async views that authenticate by themselves and need nothing of the middleware.
+WAITING = ("/api/agent/v1/assignments", "/api/agent/v1/speed")
 
-verify_at_start()
+
+class WaitingHandler(ASGIHandler):
+    """Django's handler without middleware, and without the thread that it otherwise keeps for each request."""
+
+    def load_middleware(self, is_async: bool = False) -> None:
+        self._view_middleware: list[Any] = []
+        self._template_response_middleware: list[Any] = []
+        self._exception_middleware: list[Any] = []
+        self._middleware_chain = convert_exception_to_response(self._get_response_async)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.handle(scope, receive, send)
+
+
+_pages = get_asgi_application()
+_waiting = WaitingHandler()
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    waits = scope["type"] == "http" and scope["path"] in WAITING
+    await (_waiting if waits else _pages)(scope, receive, send)

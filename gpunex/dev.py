@@ -12,11 +12,13 @@ from django.contrib.auth.decorators import login_not_required
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils.translation import gettext, gettext_lazy as _
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from django.views.decorators.clickjacking import xframe_options_sameorigin
 from django.views.decorators.http import require_safe
 
 from gpunex.kit import svg
+from gpunex.kit.show import day_text
 
 SHOWN = 50
 
@@ -28,7 +30,7 @@ def _read(path: Path) -> dict[str, Any]:
         "name": path.stem,
         "to": message["To"],
         "subject": message["Subject"],
-        "date": message["Date"],
+        "at": message["Date"].datetime,
         "text": text.get_content() if text else "",
         "html": html.get_content() if html else "",
     }
@@ -70,7 +72,9 @@ class _SampleForm(forms.Form):
     email = forms.EmailField(label=_("Email"))
     price = forms.DecimalField(label=_("Price"), min_value=0.01)
     region = forms.ChoiceField(label=_("Region"), choices=[("EU", _("Europe")), ("", _("Anywhere"))], required=False)
-    cycle = forms.ChoiceField(label=_("Cycle"), choices=[("week", _("Weekly")), ("month", _("Monthly"))], widget=forms.RadioSelect)
+    cycle = forms.ChoiceField(
+        label=_("Cycle"), choices=[("week", _("Weekly")), ("month", _("Monthly"))], widget=forms.RadioSelect
+    )
     company = forms.CharField(label=_("Company"), required=False)
     restart = forms.BooleanField(label=_("Restart elsewhere if the machine fails"), required=False)
     notes = forms.CharField(label=_("Maintenance notes"), required=False, widget=forms.Textarea(attrs={"rows": 3}))
@@ -79,12 +83,14 @@ class _SampleForm(forms.Form):
 @login_not_required
 @require_safe
 def components(request: HttpRequest) -> HttpResponse:
-    """GET /dev/components: every part of the design in its states."""
+    """GET /dev/components: every part of the design in its states; ``?front=provider`` inside the provider's band."""
     _folder()
+    provider = request.GET.get("front") == "provider"
     at = datetime(2026, 10, 14, 14, 5, tzinfo=UTC)
     trend = [1.98, 2.0, 1.97, 2.02, 2.05, 2.03, 2.08, 2.12, 2.1, 2.15, 2.13, 2.18, 2.2, 2.17, 2.21]
     context = {
-        "nav": "market",
+        "shell": "shell/provider.html" if provider else "shell/renter.html",
+        "nav": "overview" if provider else "market",
         "at": at,
         "before": at - timedelta(minutes=3),
         "form": _SampleForm({"price": "abc", "cycle": "week", "restart": "on"}),
@@ -114,4 +120,17 @@ def components(request: HttpRequest) -> HttpResponse:
         "log": "step 12430  loss 1.4099\nstep 12440  loss 1.4054\nwarning: 3 shards slower than 200 MB/s\nstep 12450  loss 1.4041",
         "page": Paginator(range(1204), 50).get_page(2),
     }
+    if provider:
+        context |= {
+            "gauges": [
+                {"label": gettext("Earning now, after fee"), "value": "11.12", "unit": gettext("USDC per hour")},
+                {"label": gettext("Rented"), "value": "9", "unit": gettext("of %(all)s") % {"all": 18}},
+                {"label": gettext("Free"), "value": "4"},
+                {"label": gettext("Offline"), "value": "4", "state": "bad", "word": gettext("4 GPUs")},
+                {"label": gettext("Delisted"), "value": "1", "state": "warn", "word": gettext("below floor")},
+                {"label": gettext("Reliability"), "value": "99.30"},
+                {"label": gettext("Next payout"), "value": day_text(at.date(), year=False), "unit": gettext("Monday")},
+            ],
+            "tabs_count": {"machines": 2},
+        }
     return render(request, "dev/components.html", context)

@@ -162,11 +162,11 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "gpunex.accounts.middleware.AdminDoorMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "gpunex.accounts.middleware.LanguageMiddleware",
     "gpunex.accounts.middleware.OrganisationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
-    "gpunex.accounts.middleware.AdminDoorMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "axes.middleware.AxesMiddleware",
@@ -221,6 +221,7 @@ MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "GPUnex"
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25
+AXES_LOCKOUT_TEMPLATE = "account/locked_out.html"
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_USERNAME_FORM_FIELD = "login"
 AXES_RESET_ON_SUCCESS = True

@@ -5,10 +5,12 @@ from django.contrib import admin
 from django.urls import include, path
 
 from gpunex import dev, health
+from marketplace.views.front import front
 from providers.views.guide import guide
 from providers.views.keys import agent_install
 
 urlpatterns = [
+    path("", front, name="front"),
     path("admin/", admin.site.urls),
     path("account/", include("allauth.urls")),
     path("me/", include("gpunex.accounts.urls")),

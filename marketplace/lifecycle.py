@@ -16,7 +16,7 @@ provider's side broke it, the last proof of life. A start that fails costs nothi
 Locks, in this order everywhere: the machine, the rental, the payer, ledger accounts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +32,7 @@ from gpunex.policy.models import Policy
 from marketplace import credits, limits, listings, notices
 from marketplace.models import Job, Rental, RentalGpu
 from providers import claims, workloads
-from providers.models import Workload
+from providers.models import Gpu, Workload
 from reliability.incidents import record_incident, record_outcome
 
 log = structlog.get_logger(__name__)
@@ -118,13 +118,7 @@ def _run(rental: Rental, *, at: datetime) -> None:
         quantity=rental.gpu_count,
         fee_bps=rental.fee_bps,
         reference=rental.public_id,
-        labels={
-            "rental": str(rental.public_id),
-            "model": model,
-            "machine": machine.name,
-            "gpus": [{"id": str(gpu.public_id), "index": gpu.index} for gpu in gpus],
-            "image": rental.request.image,
-        },
+        labels=meter_labels(rental=rental, gpus=gpus),
         at=rental.running_at,
     )
     move(rental, State.RUNNING)
@@ -137,6 +131,17 @@ def _run(rental: Rental, *, at: datetime) -> None:
         data={"machine": machine.name, "gpus": rental.gpu_count, "model": model, "price_micro": rental.price_micro},
         at=at,
     )
+
+
+def meter_labels(*, rental: Rental, gpus: Sequence[Gpu]) -> dict[str, Any]:
+    """What a statement line says of a rental, frozen; its amount is split over the GPUs in this order."""
+    return {
+        "rental": str(rental.public_id),
+        "model": rental.listing.gpu_model.name,
+        "machine": rental.listing.machine.name,
+        "gpus": [{"id": str(gpu.public_id), "index": gpu.index} for gpu in gpus],
+        "image": rental.request.image,
+    }
 
 
 def _end(rental: Rental, *, at: datetime) -> None:

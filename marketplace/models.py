@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from billing.models import Meter
 from gpunex.accounts.models import Organisation
 from gpunex.kit.money import UsdcField
+from gpunex.kit.show import cut
 from gpunex.policy.models import Tier
 from providers.models import Gpu, GpuModel, Machine, Provider, Workload
 
@@ -45,9 +46,11 @@ class ModelPrice(models.Model):
 class ListingQuerySet(models.QuerySet["Listing"]):
     def open(self, at: datetime) -> Self:
         """Offers that can be rented now, as far as the listing knows; ``start_rental`` reads the truth again."""
-        return self.filter(state=Listing.State.OFFERED, gpus_free__gt=0).filter(
-            Q(offered_until=None) | Q(offered_until__gt=at), Q(offered_from=None) | Q(offered_from__lte=at)
-        )
+        return self.within_hours(at).filter(state=Listing.State.OFFERED, gpus_free__gt=0)
+
+    def within_hours(self, at: datetime) -> Self:
+        """Within the declared hours of its machine."""
+        return self.filter(Q(offered_until=None) | Q(offered_until__gt=at), Q(offered_from=None) | Q(offered_from__lte=at))
 
     def best_first(self) -> Self:
         return self.order_by("-rank", "price_micro", "pk")
@@ -113,6 +116,19 @@ class Listing(models.Model):
 
     def get_absolute_url(self) -> str:
         return reverse("marketplace:offer", args=[self.public_id])
+
+    @property
+    def download_gbps(self) -> str:
+        return _gbps(self.download_mbps)
+
+    @property
+    def upload_gbps(self) -> str:
+        return _gbps(self.upload_mbps)
+
+
+def _gbps(mbps: float | None) -> str:
+    """As people say it: 10, 2.5, 0.94."""
+    return "" if mbps is None else cut(mbps / 1000, 2).rstrip("0").rstrip(".")
 
 
 class Request(models.Model):

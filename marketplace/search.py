@@ -23,7 +23,8 @@ from typing import Any
 from django.db.models import F, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 from django.utils.functional import Promise
-from django.utils.translation import gettext, gettext_lazy as _
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from gpunex.kit.refusals import Refusal
 from gpunex.kit.show import cut

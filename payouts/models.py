@@ -1,7 +1,8 @@
 """How organisations are paid (PayoutMethod), when (PayoutRun), what (Payout) and by which signed bytes (Attempt)."""
 
 import uuid
-from typing import Any
+from datetime import datetime
+from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
@@ -24,6 +25,16 @@ class Cadence(models.TextChoices):
     MONTHLY = "monthly", _("monthly")
 
 
+class PayoutMethodQuerySet(models.QuerySet["PayoutMethod"]):
+    def standing(self, at: datetime) -> Self:
+        """Not removed as of ``at``: the one in force and, behind it, one that waits to come into force."""
+        return self.filter(Q(removed_at=None) | Q(removed_at__gt=at)).order_by("-active_from", "-pk")
+
+    def in_force(self, at: datetime) -> Self:
+        """The newest comes first; that one is paid to."""
+        return self.standing(at).filter(active_from__lte=at)
+
+
 class PayoutMethod(models.Model):
     """Where an organisation's money goes. A change makes a new row; the old one stands until the new one is active."""
 
@@ -36,6 +47,8 @@ class PayoutMethod(models.Model):
     verified_at = models.DateTimeField(_("verified at"), null=True, blank=True)
     active_from = models.DateTimeField(_("active from"))
     removed_at = models.DateTimeField(_("removed at"), null=True, blank=True)
+
+    objects = PayoutMethodQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("payout method")
@@ -82,6 +95,8 @@ class PayoutRun(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by")
     )
     reason = models.CharField(_("reason"), max_length=300, blank=True)
+    # Set once every payout of the cycle is made: a run that was cut off is finished by the next sweep.
+    made_at = models.DateTimeField(_("payouts made at"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("payout run")
@@ -112,6 +127,16 @@ class Payout(models.Model):
 
     OPEN_STATES = (State.RESERVED, State.APPROVED, State.SIGNED, State.REVIEW)
 
+    class Reason(models.TextChoices):
+        """Why a payout is where it is, as kept in ``state_reason``; an admin's own words stand there as they were written."""
+
+        FROZEN = "frozen", _("the wallet's USDC account is frozen by its issuer")
+        EXPIRED = "expired", _("the network did not take the transaction in time; it is signed anew")
+        TREASURY = "treasury", _("the treasury is being filled up; it is signed anew")
+        TOO_MANY_ATTEMPTS = "too_many_attempts", _("several transactions expired one after the other")
+        REFUSED_ON_CHAIN = "refused_on_chain", _("the network refused the transaction")
+        NOT_AS_SIGNED = "not_as_signed", _("the chain shows something else than what was signed")
+
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     run = models.ForeignKey(PayoutRun, on_delete=models.PROTECT, related_name="payouts", verbose_name=_("run"))
     organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="payouts", verbose_name=_("organisation"))
@@ -140,6 +165,20 @@ class Payout(models.Model):
 
     def __str__(self) -> str:
         return f"payout {str(self.public_id)[:8]}"
+
+    @property
+    def memo(self) -> str:
+        """What its transaction carries on chain. No other has it, so no two payouts can be one transaction."""
+        return f"gpunex:{self.public_id}"
+
+    @property
+    def reason_text(self) -> str:
+        """``state_reason`` in the reader's language."""
+        return str(dict(self.Reason.choices).get(self.state_reason, self.state_reason))
+
+    @property
+    def last_attempt(self) -> "Attempt | None":
+        return max(self.attempts.all(), key=lambda attempt: attempt.number, default=None)
 
 
 class Attempt(models.Model):

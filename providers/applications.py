@@ -260,11 +260,8 @@ def gpus_in_words(application: Application) -> str:
 
 def _locked(application: Application, *, deciding: bool = False) -> Application:
     """The row as it is now, held until the transaction ends. A decision on a decided one is refused by name."""
-    application = (
-        Application.objects.select_for_update(of=("self",), no_key=True)
-        .select_related("organisation", "decided_by")
-        .get(pk=application.pk)
-    )
+    # Without joins: after a wait PostgreSQL re-reads the locked row only, so a joined decided_by would be the old one.
+    application = Application.objects.select_for_update(no_key=True).get(pk=application.pk)
     if deciding and application.decided_at and application.decided_by:
         raise AlreadyDecided(
             who=application.decided_by.get_full_name(),

@@ -124,13 +124,13 @@ class Fleet:
 
 
 def read(
-    *, provider: Provider, offline_seconds: int, at: datetime, priced: Collection[int] | None = None, only: Machine | None = None
+    *, provider: Provider, offline_seconds: int, at: datetime, priced: Collection[int] | None = None, retired: bool = False
 ) -> Fleet:
-    """The provider's live machines by name, or ``only`` one; a fixed number of queries.
+    """The provider's live machines by name, or the ``retired`` ones; a fixed number of queries.
 
     ``priced``: pks of the models that the provider asks a price for; None leaves prices out of the judgement.
     """
-    found = Machine.objects.filter(provider=provider, pk=only.pk) if only else Machine.objects.live().filter(provider=provider)
+    found = Machine.objects.filter(provider=provider, retired_at__isnull=not retired)
     cards = Gpu.objects.present().select_related("variant__model").defer("facts").order_by("index", "pk")
     machines = list(
         found.defer("host").prefetch_related("schedules", Prefetch("gpus", queryset=cards, to_attr="cards")).order_by("name", "pk")

@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from typing import Any, Self
 
 from django import forms
@@ -17,7 +18,7 @@ from django.utils.dates import WEEKDAYS
 from django.utils.functional import cached_property
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.translation import get_language
+from django.utils.translation import get_language, override
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
@@ -46,7 +47,13 @@ PRESETS: dict[str, tuple[int, ...]] = {
 
 def countries() -> list[tuple[str, str]]:
     """Codes with their names in the active language, in its alphabet's order."""
-    return sorted(((code, country_name(code)) for code in COUNTRIES), key=lambda pair: pair[1])
+    return _countries(get_language() or "en")
+
+
+@cache
+def _countries(language: str) -> list[tuple[str, str]]:
+    with override(language):
+        return sorted(((code, country_name(code)) for code in COUNTRIES), key=lambda pair: pair[1])
 
 
 class WholeNumberField(forms.Field):

@@ -24,7 +24,7 @@ from providers.inventory import Taken, UuidTaken
 from providers.models import EnrolmentKey, Machine, Provider, Workload
 from providers.nudges import nudge
 
-SECRET_PREFIX = "gpxm"  # noqa: S105  names the kind of text, and is none
+SECRET_PREFIX = "gpxm"
 SECRET_OVERLAP = timedelta(minutes=10)
 _SECRET = re.compile(rf"{SECRET_PREFIX}_([0-9a-f]{{32}})_[A-Za-z0-9_-]{{20,100}}", re.ASCII)
 _NAME_PARTS = re.compile(r"[^a-z0-9.-]+", re.ASCII)

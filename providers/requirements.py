@@ -57,6 +57,10 @@ class TierFit:
     checks: list[Check]
 
     @property
+    def title(self) -> str:
+        return str(Tier(self.tier).label)
+
+    @property
     def missed(self) -> list[Check]:
         return [check for check in self.checks if check.state == "bad"]
 

@@ -1,9 +1,10 @@
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, include, path
 
 from providers.views import applications, keys
 
 app_name = "providers"
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("api/agent/v1/", include("providers.api.urls")),
     path("roles", applications.roles, name="roles"),
     path("roles/apply", applications.apply, name="apply"),
     path("roles/applications/<uuid:public_id>", applications.application, name="application"),

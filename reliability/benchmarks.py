@@ -63,6 +63,16 @@ class ResultRefused(Refusal):
     message = _("The benchmark result is not believed: %(why)s.")
 
 
+class NotConnected(Refusal):
+    code = "not_connected"
+    message = _("The machine is not connected, or takes no work now. Once it is back it is measured by itself.")
+
+
+class NothingToMeasure(Refusal):
+    code = "nothing_to_measure"
+    message = _("None of these GPUs can be measured now: they are rented, being measured, failed, or were measured less than %(minutes)s minutes ago.")
+
+
 # --- When ---
 
 
@@ -77,6 +87,26 @@ def request_due(*, at: datetime) -> int:
         if len(due) >= MACHINES_A_SWEEP:
             break
     return sum(_start(machine, gpus, at) for machine, gpus in due.items())
+
+
+def measure_again(*, machine: Machine, gpus: Sequence[Gpu], at: datetime) -> int:
+    """Measure now, because the provider asks, those of ``gpus`` that nothing holds; how many that are.
+
+    A card is asked for at most once in the policy's repeat time, so that nobody measures until a run comes out well.
+    Raises NotConnected, NothingToMeasure.
+    """
+    policy = Policy.load()
+    machine = Machine.objects.get(pk=machine.pk)
+    if not machine.is_connected(at, policy.offline_seconds) or machine.nvml != "ok" or machine.draining or machine.paused_at is not None:
+        raise NotConnected
+    wanted = Gpu.objects.present().filter(machine=machine, given=True, pk__in=[gpu.pk for gpu in gpus]).exclude(health=Gpu.Health.FATAL)
+    recent = Benchmark.objects.filter(gpu=OuterRef("pk")).filter(
+        Q(state=State.REQUESTED) | Q(requested_at__gt=at - timedelta(minutes=policy.benchmark_repeat_minutes))
+    )
+    free = list(unclaimed(wanted, at).exclude(Exists(recent)).order_by("index"))
+    if not free or not _start(machine, free, at):
+        raise NothingToMeasure(minutes=policy.benchmark_repeat_minutes)
+    return len(free)
 
 
 def due_at(gpu: Gpu, runs: Sequence[Benchmark], *, policy: Policy, at: datetime) -> datetime:
@@ -251,7 +281,10 @@ def _take_in(run: Benchmark, values: dict[str, Any] | None, result: dict[str, An
         for name in ("latency_ms", "download_mbps", "upload_mbps"):
             setattr(run, name, result["network"][name])
         run.disk_read_mb_s, run.disk_write_mb_s = result["disk"]["read_mb_s"], result["disk"]["write_mb_s"]
-        run.details = {name: values[name] for name in DETAILS} | {"random_read_iops": result["disk"]["random_read_iops"]}
+        run.details = {name: values[name] for name in DETAILS} | {
+            "random_read_iops": result["disk"]["random_read_iops"],
+            "driver_version": run.gpu.machine.driver_version,
+        }
         run.performance = performance_of(values, expected) if expected else None
     else:
         run.state, run.reason = State.REFUSED, refusal

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models.functions import Greatest
 from django.db.models import Q
+from django.db.models.functions import Greatest
 
 from gpunex.kit.spans import common, seconds
 from gpunex.policy.models import Policy

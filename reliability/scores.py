@@ -42,17 +42,19 @@ def refresh(*, at: datetime) -> int:
 def scores_of(machines: Sequence[Machine], *, at: datetime) -> dict[int, formula.Parts]:
     """The parts of each machine's score at ``at``, by its key: a fixed number of queries, however many machines."""
     policy = Policy.load()
-    start = at - timedelta(days=policy.score_window_days)
-    past = _Past(machines, start=start, at=at, policy=policy)
-    return {
-        machine.pk: formula.score(
-            at=at,
-            half_life_days=policy.score_half_life_days,
-            window_days=policy.score_window_days,
-            **past.of(machine),
-        )
-        for machine in machines
-    }
+    pasts = pasts_of(machines, at=at, policy=policy)
+    return {machine: formula.score(at=at, **terms_of(policy), **past) for machine, past in pasts.items()}
+
+
+def pasts_of(machines: Sequence[Machine], *, at: datetime, policy: Policy) -> dict[int, dict[str, Any]]:
+    """What each machine's score rests on, by its key: the formula's ``declared``, ``connected``, ``excused``, ``jobs`` and ``runs``."""
+    past = _Past(machines, start=at - timedelta(days=policy.score_window_days), at=at, policy=policy)
+    return {machine.pk: past.of(machine) for machine in machines}
+
+
+def terms_of(policy: Policy) -> dict[str, float]:
+    """The formula's half-life and window as the policy sets them."""
+    return {"half_life_days": policy.score_half_life_days, "window_days": policy.score_window_days}
 
 
 def _due(at: datetime) -> Any:

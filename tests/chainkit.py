@@ -1,6 +1,7 @@
 """The session's development chain, as tests of money use it: wallets, gifts, faults."""
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from django.conf import settings
@@ -27,4 +28,6 @@ def held(owner: str) -> int:
 
 
 def faults(**wanted: Any) -> None:
-    httpx.post(f"{settings.SOLANA_RPC_URLS[0]}/faults", json=wanted, trust_env=False).raise_for_status()
+    """What the chain does wrong from now on; two nodes are told apart by ``only_path`` "/a" and "/b"."""
+    chain = urlsplit(settings.SOLANA_RPC_URLS[0])
+    httpx.post(f"{chain.scheme}://{chain.netloc}/faults", json=wanted, trust_env=False).raise_for_status()

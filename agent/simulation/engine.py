@@ -168,11 +168,12 @@ class SimulatedEngine:
             if row is None or not row["started_at"] or self._ended(row):
                 return
             ends_at = self._now() + timedelta(seconds=min(0.2, grace_s))
-            code = TERMINATED if grace_s else KILLED
-            self._database.execute(
-                "UPDATE containers SET ends_at = ?, exit_code = ?, oom = 0 WHERE id = ?",
-                (iso(ends_at), code, container_id),
-            )
+            already = parse_time(row["ends_at"])
+            if already is None or ends_at < already:  # a second stop does not put the end off
+                self._database.execute(
+                    "UPDATE containers SET ends_at = ?, exit_code = ?, oom = 0 WHERE id = ?",
+                    (iso(ends_at), TERMINATED if grace_s else KILLED, container_id),
+                )
 
     def remove(self, container_id: str) -> None:
         self._answer()

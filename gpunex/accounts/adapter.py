@@ -7,6 +7,7 @@ from allauth.account.adapter import DefaultAccountAdapter
 from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone, translation
+from django.utils.translation import gettext_lazy as _
 
 from gpunex.accounts.models import User
 from gpunex.accounts.organisations import open_personal
@@ -14,6 +15,19 @@ from gpunex.outbox import mail
 
 
 class AccountAdapter(DefaultAccountAdapter):
+    error_messages = {
+        **DefaultAccountAdapter.error_messages,
+        "account_inactive": _("This account is closed."),
+        "duplicate_email": _("This address already belongs to your account."),
+        "email_password_mismatch": _("This email and this password do not belong together."),
+        "email_taken": _("Another account already has this address."),
+        "enter_current_password": _("Type the present password first."),
+        "incorrect_code": _("This is not the code that the app shows now. It changes every 30 seconds."),
+        "incorrect_password": _("This is not the password of the account."),
+        "too_many_login_attempts": _("Too many wrong passwords. Wait a few minutes, or choose a new password."),
+        "rate_limited": _("Too many requests in a short time. Wait a few minutes."),
+    }
+
     def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
         user.language = (translation.get_language() or "en")[:2]
         user.full_name = (form.cleaned_data.get("full_name") or "").strip()

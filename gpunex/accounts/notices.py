@@ -11,16 +11,16 @@ blanked once sent, and never the notice.
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.template.loader import render_to_string
-from django.utils import formats, translation
+from django.utils import translation
 from django.utils.functional import Promise
 
 from gpunex.accounts.models import Membership, Notice, Organisation
-from gpunex.kit.money import MICRO
+from gpunex.kit import show
 from gpunex.outbox import mail
 
 Text = str | Promise
@@ -47,17 +47,25 @@ class Event:
 EVENTS: dict[str, Event] = {}
 
 
+ISOLATE, POP = "\N{LEFT-TO-RIGHT ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+
+
 def shown(data: dict[str, Any]) -> dict[str, Any]:
-    """``data`` as it reads in the active language: amounts and times formatted, everything else as it is."""
+    """``data`` as it reads in the active language: amounts and times formatted, everything else as it is.
+
+    Inside Arabic a number with its unit is an island, or the sentence around it would reorder it.
+    """
     result = dict(data)
     for name, value in data.items():
         if name.endswith("_micro") and isinstance(value, int):
-            sign = "−" if value < 0 else ""
-            result[name] = f"{sign}{abs(value) // MICRO:,}.{abs(value) % MICRO // 10_000:02d} USDC"
+            result[name] = _island(f"{show.usdc(value)} USDC")
         elif name.endswith("_at") and isinstance(value, str):
-            at = datetime.fromisoformat(value).astimezone(UTC)
-            result[name] = f"{formats.date_format(at, 'j F Y')}, {at:%H:%M} UTC"
+            result[name] = _island(show.moment(datetime.fromisoformat(value)))
     return result
+
+
+def _island(text: str) -> str:
+    return f"{ISOLATE}{text}{POP}" if translation.get_language_bidi() else text
 
 
 def recipients(organisation: Organisation) -> Iterable[Any]:

@@ -21,7 +21,7 @@ from gpunex.demo.market import RENTERS
 from gpunex.kit.secrets import encrypt
 from gpunex.kit.time import iso_z
 from gpunex.policy.models import TierPolicy
-from marketplace import listings, rentals
+from marketplace import lifecycle, listings, rentals
 from marketplace.models import Job, Listing, Rental, RentalGpu, Request
 from payouts import runs
 from providers.models import Gpu, GpuClaim, Machine, Provider, Workload
@@ -183,6 +183,7 @@ def _rental(listing: Listing, renter: Organisation, stint: Stint, *, fee_bps: in
         provider=provider,
         price_micro=listing.price_micro,
         fee_bps=fee_bps,
+        tier=listing.tier,
         gpu_count=len(stint.gpus),
         state=Rental.State.ENDED,
         created_at=asked,
@@ -197,8 +198,8 @@ def _rental(listing: Listing, renter: Organisation, stint: Stint, *, fee_bps: in
         rate_micro_per_hour=listing.price_micro * len(stint.gpus),
         quantity=len(stint.gpus),
         fee_bps=fee_bps,
-        reference=str(rental.public_id),
-        labels=rentals.meter_labels(rental=rental, gpus=stint.gpus),
+        reference=rental.public_id,
+        labels=lifecycle.meter_labels(rental=rental, gpus=stint.gpus),
         at=start,
     )
     metering.prove(until={meter.pk: end})

@@ -6,15 +6,14 @@ two months balance like those of today. It happens once; a later start finds its
 
 import json
 import os
-import random
 import secrets
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 from django.conf import settings
-from django.db import transaction
 from django.utils import timezone
 from solders.keypair import Keypair
 
@@ -30,7 +29,8 @@ from gpunex.policy.models import Tier
 from marketplace.pricing import set_price
 from payouts.methods import connect_wallet
 from providers import applications, keys
-from providers.models import Application, ApplicationEntry, Gpu, GpuModel, Machine, Provider
+from providers.applications import Answers, EntryAnswers
+from providers.models import Application, Gpu, GpuModel, Machine, Provider
 
 DAYS_OF_PAST = 60
 RENTER_FUNDS_MICRO = 60_000 * MICRO
@@ -80,10 +80,10 @@ def _open_house(house: House, *, at: datetime) -> str:
     provider = Provider.objects.filter(organisation=organisation).first()
     if provider is None:
         applied = at - timedelta(days=DAYS_OF_PAST + 6)
-        application = _application(organisation, house, at=applied)
-        applications.submit(application=application, by=user, at=applied)
+        application = applications.open_application(organisation=organisation, by=user, at=applied)
+        applications.submit(application=application, answers=_answers(organisation, house), by=user, at=applied)
         applications.approve(
-            application=application, tier=house.tier, by=_admin(), at=applied + timedelta(days=1), overrule_reason="Site visited."
+            application=application, tier=house.tier, by=_admin(), at=applied + timedelta(days=1), overrule="The site was visited."
         )
         provider = Provider.objects.get(organisation=organisation)
     for model, price in house.prices.items():
@@ -98,33 +98,28 @@ def _open_house(house: House, *, at: datetime) -> str:
     return keys.make_api_key(provider=provider, name="demonstration hosts", by=user, at=at)
 
 
-@transaction.atomic
-def _application(organisation: Organisation, house: House, *, at: datetime) -> Application:
-    application = Application.objects.create(
-        organisation=organisation,
-        created_by=organisation.created_by,
-        full_name=house.person.name or organisation.created_by.full_name,
-        email=house.person.email,
-        company=house.company,
-        ups=house.tier == Tier.ENTERPRISE,
-        commitment_months=house.commitment_months,
-        created_at=at,
-    )
-    for position, (model, count) in enumerate(house.counts.items()):
-        ApplicationEntry.objects.create(
-            application=application,
-            position=position,
+def _answers(organisation: Organisation, house: House) -> Answers:
+    entries = [
+        EntryAnswers(
             gpu_model=GpuModel.objects.get(name=model),
             quantity=count,
             host_memory_gb=1024 if house.tier == Tier.ENTERPRISE else 256,
             download_gbps=house.gbps,
             upload_gbps=house.gbps,
-            always_available=True,
             timezone=house.zone,
             country=house.country,
             city=house.city,
         )
-    return application
+        for model, count in house.counts.items()
+    ]
+    return Answers(
+        full_name=house.person.name or organisation.created_by.full_name,
+        email=house.person.email,
+        company=house.company,
+        ups=house.tier == Tier.ENTERPRISE,
+        commitment_months=house.commitment_months,
+        entries=entries,
+    )
 
 
 def _leave_an_application(at: datetime) -> None:
@@ -132,28 +127,26 @@ def _leave_an_application(at: datetime) -> None:
     organisation = people.ensure(APPLICANT)
     if Application.objects.filter(organisation=organisation).exists():
         return
-    application = Application.objects.create(
-        organisation=organisation,
-        created_by=organisation.created_by,
+    application = applications.open_application(organisation=organisation, by=organisation.created_by, at=at)
+    site = {"download_gbps": Decimal(1), "upload_gbps": Decimal("0.5"), "country": "EG", "city": "Cairo", "timezone": "Africa/Cairo"}
+    answers = Answers(
         full_name=APPLICANT.name,
         email=APPLICANT.email,
-        ups=False,
         commitment_months=6,
         maintenance_notes="Planned maintenance of two hours on the first Sunday of each month.",
-        created_at=at,
+        entries=[
+            EntryAnswers(gpu_model=GpuModel.objects.get(name="RTX 4090 24GB"), quantity=4, host_memory_gb=128, **site),
+            EntryAnswers(
+                other_model="RTX 6000 Ada 48GB",
+                quantity=2,
+                host_memory_gb=256,
+                always_available=False,
+                windows=[[day, "20:00", "08:00"] for day in range(7)],
+                **site,
+            ),
+        ],
     )
-    entry = {"host_memory_gb": 128, "timezone": "Africa/Cairo", "country": "EG", "city": "Cairo", "download_gbps": "1", "upload_gbps": "0.5"}
-    ApplicationEntry.objects.create(application=application, position=0, gpu_model=GpuModel.objects.get(name="RTX 4090 24GB"), quantity=4, **entry)
-    ApplicationEntry.objects.create(
-        application=application,
-        position=1,
-        other_model="RTX 6000 Ada 48GB",
-        quantity=2,
-        **entry | {"host_memory_gb": 256},
-        always_available=False,
-        windows=[[day, "20:00", "08:00"] for day in range(7)],
-    )
-    applications.submit(application=application, by=organisation.created_by, at=at)
+    applications.submit(application=application, answers=answers, by=organisation.created_by, at=at)
 
 
 def fund(organisations: list[Organisation], *, at: datetime) -> None:
@@ -188,7 +181,3 @@ def _wait_for_fleet(expected: int, *, say: Callable[[str], None]) -> int:
 def _admin() -> User:
     return User.objects.get(email=people.ADMIN.email)
 
-
-def random_source() -> random.Random:
-    """The same market each time."""
-    return random.Random(20261014)

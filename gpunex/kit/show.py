@@ -72,7 +72,9 @@ def duration(seconds: int) -> str:
         (left, ngettext("%(count)s s", "%(count)s s", left)),
     ]
     first = next((index for index, (count, _) in enumerate(words) if count), len(words) - 1)
-    return " ".join(text % {"count": count} for count, text in words[first : first + 2] if count or first == len(words) - 1)
+    return " ".join(
+        text % {"count": count} for count, text in words[first : first + 2] if count or first == len(words) - 1
+    )
 
 
 def clock(seconds: int) -> str:
@@ -87,13 +89,13 @@ def clock(seconds: int) -> str:
 
 
 def day_text(day: date, *, year: bool = True) -> str:
-    """"14 Oct 2026"; Arabic months have no short form that people use."""
+    """A day as 14 Oct 2026; Arabic months have no short form that people use."""
     month = "F" if (get_language() or "").startswith("ar") else "M"
     return date_format(day, f"j {month} Y" if year else f"j {month}")
 
 
 def time_text(at: datetime, *, seconds: bool = False) -> str:
-    """"14:05 UTC": the zone is always said."""
+    """A time of day as 14:05 UTC: the zone is always said."""
     return at.astimezone(UTC).strftime("%H:%M:%S UTC" if seconds else "%H:%M UTC")
 
 

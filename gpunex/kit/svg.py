@@ -28,7 +28,7 @@ def icon(name: str, *, flip: bool = False) -> SafeString:
 
 def _n(value: float) -> str:
     """A coordinate with at most one decimal, as short as it can be written."""
-    return f"{value:.1f}".removesuffix(".0").replace("-0", "0") if abs(value) < 0.05 else f"{value:.1f}".removesuffix(".0")
+    return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
 
 
 def _share(value: float) -> float:
@@ -88,7 +88,7 @@ def strip(
     def x(value: float) -> float:
         return 200 * _share((float(value) - float(low)) / span)
 
-    ticks = mark_safe("".join(f'<path class="tick" d="M{20 * i} 18v3"/>' for i in range(11)))
+    ticks = format_html_join("", '<path class="tick" d="M{} 18v3"/>', ((20 * i,) for i in range(11)))
     hand = format_html('<path class="needle-line" d="M{} 3v17"/>', _n(x(needle))) if needle is not None else ""
     return format_html(
         '<svg class="mark strip" viewBox="0 0 200 24" preserveAspectRatio="none" role="img" aria-label="{}">'
@@ -116,15 +116,15 @@ _DAY_SHAPES = {
 def days(states: Iterable[str], *, label: str, size: str = "") -> SafeString:
     """One bar a day, oldest first: ok, part (some downtime), down, excused (planned), none (not declared)."""
     paths: dict[str, list[str]] = {}
-    count = 0
-    for count, state in enumerate(states, start=1):  # noqa: B007 - the last count is the width
+    states = list(states)
+    for day, state in enumerate(states):
         for css, shape in _DAY_SHAPES[state]:
-            paths.setdefault(css, []).append(f"M{4 * (count - 1)} {shape}")
+            paths.setdefault(css, []).append(f"M{4 * day} {shape}")
     drawn = format_html_join("", '<path class="{}" d="{}"/>', ((css, "".join(d)) for css, d in paths.items()))
     return format_html(
         '<svg class="mark days"{} viewBox="0 0 {} 10" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
         format_html(' data-size="{}"', size) if size else "",
-        max(4 * count - 1, 1),
+        max(4 * len(states) - 1, 1),
         label,
         drawn,
     )
@@ -165,7 +165,8 @@ def nice_top(highest: float) -> float:
     if highest <= 0:
         return 1.0
     power = 10.0 ** (ceil(log10(highest)) - 1)
-    return next((float(round(step * power, 9)) for step in (1, 2, 4, 5, 8, 10) if highest <= step * power * (1 + 1e-9)), 10 * power)
+    steps = (float(round(step * power, 9)) for step in (1, 2, 4, 5, 8))
+    return next((step for step in steps if highest <= step * (1 + 1e-9)), 10 * power)
 
 
 def bars(chart: Chart) -> SafeString:
@@ -190,7 +191,9 @@ def line(chart: Chart) -> SafeString:
     room = (high - low) * 0.1 or abs(high) * 0.1 or 1.0
     low, high = max(low - room, 0.0) if low >= 0 else low - room, high + room
     step = 720 / max(len(values) - 1, 1)
-    points = " ".join(f"{_n(i * step)} {_n(180 - 180 * (value - low) / (high - low))}" for i, value in enumerate(values))
+    points = " ".join(
+        f"{_n(i * step)} {_n(180 - 180 * (value - low) / (high - low))}" for i, value in enumerate(values)
+    )
     plot = format_html('<path class="area" d="M{} 720 180 0 180Z"/><path class="line" d="M{}"/>', points, points)
     return _figure(chart, plot, scale=(high, (high + low) / 2, low))
 

@@ -15,6 +15,7 @@ from gpunex.kit.templatetags import ui
 from providers.fleet import Card, Hidden, Host, Standing
 from providers.inventory import health_in_words
 from providers.models import Gpu
+from reliability import floors
 
 CELLS = {
     Standing.RENTED: "busy",
@@ -164,7 +165,8 @@ def card_said(card: Card, host: Host) -> Said:
         _state, text, reason, todo = _HIDDEN[host.hidden]()
         return Said("idle", _("Hidden"), f"{text}. {reason}" if reason else text, todo)
     if card.standing == Standing.DELISTED:
-        return Said("warn", _("Delisted"), delisted_because(gpu), _("It is measured again by itself and listed as soon as it passes."))
+        why, todo = floors.in_words(gpu.delisted_reason)
+        return Said("warn", _("Delisted"), why, todo)
     if card.standing == Standing.FAILED:
         return Said("bad", _("Failed"), health_in_words(gpu) or _("The agent reports it as failed."))
     if card.standing == Standing.UNADMITTED:
@@ -187,10 +189,6 @@ def card_said(card: Card, host: Host) -> Said:
     if gpu.health == Gpu.Health.DEGRADED:
         return Said("warn", _("%(state)s, degraded") % {"state": said.text}, health_in_words(gpu) or _("The driver reported an error on it."), said.todo)
     return said
-
-
-def delisted_because(gpu: Gpu) -> str:
-    return ""
 
 
 def named(host: Host) -> SafeString:

@@ -56,7 +56,7 @@ def test_a_notice_formats_amounts_and_times_and_never_holds_the_secret(owner):
     notice = Notice.objects.get()
     assert "s3cret" not in str(notice.data)
     message = Message.objects.get()
-    assert message.subject == "You were paid 12.34 USDC"
+    assert message.subject == "You were paid \u206612.34 USDC\u2069"  # Arabic: the amount is an island
     deliver_due(at=AT)
     (sent,) = django_mail.outbox
     assert "gpxe_s3cret" in sent.body

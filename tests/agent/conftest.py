@@ -143,7 +143,9 @@ class Rig:
 
     def reports(self, workload_id: str = WORKLOAD) -> list[dict[str, Any]]:
         """The bodies queued for the platform, oldest first."""
-        rows = self.database.rows("SELECT body FROM outbox WHERE path = ? ORDER BY number", f"workloads/{workload_id}/report")
+        rows = self.database.rows(
+            "SELECT body FROM outbox WHERE path = ? ORDER BY number", f"workloads/{workload_id}/report"
+        )
         return [json.loads(row["body"]) for row in rows]
 
     def states(self, workload_id: str = WORKLOAD) -> list[str]:
@@ -162,7 +164,12 @@ def assignment(**changes: Any) -> dict[str, Any]:
         "wanted": "run",
         "stop_at": None,
         "gpu_uuids": GPUS[:1],
-        "spec": {"image": "ubuntu:24.04", "command": ["sh", "-c", "echo hello; sleep 10; exit 3"], "env": {}, "shm_mib": 512},
+        "spec": {
+            "image": "ubuntu:24.04",
+            "command": ["sh", "-c", "echo hello; sleep 10; exit 3"],
+            "env": {},
+            "shm_mib": 512,
+        },
     }
     return whole | changes
 
@@ -189,7 +196,9 @@ class AgentProcess:
         self.url, self.state, self.log = url, state, log
         self.child: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, key: str | None = "gpxe_good", simulate: str = "l4x2", options: list[str] | None = None, **env: str) -> None:
+    def start(
+        self, *, key: str | None = "gpxe_good", simulate: str = "l4x2", options: list[str] | None = None, **env: str
+    ) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUNEX_")}
         environment |= {"GPUNEX_SAMPLE_S": "0.5", "GPUNEX_SIM_BENCHMARK_S": "0.2", **env}
         if key is not None:

@@ -124,7 +124,9 @@ def test_a_stop_that_was_asked_for_cannot_be_taken_back(rig: Rig) -> None:
 
 @pytest.mark.spec("B4")
 def test_the_deadline_holds_without_a_word_from_the_platform_and_over_a_restart(rig: Rig) -> None:
-    rig.assign(stop_at=iso(rig.clock.now().replace(minute=5)), spec={"image": "ubuntu", "command": ["sleep", "infinity"]})
+    rig.assign(
+        stop_at=iso(rig.clock.now().replace(minute=5)), spec={"image": "ubuntu", "command": ["sleep", "infinity"]}
+    )
     rig.start()
     rig.clock.forward(299)
     rig.settle()

@@ -61,7 +61,12 @@ def test_a_job_becomes_a_walled_in_container_with_its_cards_by_uuid() -> None:
 @pytest.mark.spec("B3")
 @pytest.mark.case("agent-24")
 def test_the_renter_cannot_steer_the_nvidia_runtime() -> None:
-    env = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all", "nvidia_require_cuda": "x", "KEPT": "1"}
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "all",
+        "nvidia_require_cuda": "x",
+        "KEPT": "1",
+    }
     environment = plan({"image": "ubuntu", "env": env}).config["environment"]
     assert {key: value for key, value in environment.items() if key.upper().startswith("NVIDIA")} == {
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"
@@ -125,7 +130,9 @@ def test_odd_values_are_refused(part: dict[str, object]) -> None:
     assert refused.value.errors
 
 
-@pytest.mark.parametrize("uuids", [(), ("all",), ("0",), (GPUS[0], GPUS[0]), ("GPU-1; rm -rf /",), ("MIG-" + GPUS[0][4:],)])
+@pytest.mark.parametrize(
+    "uuids", [(), ("all",), ("0",), (GPUS[0], GPUS[0]), ("GPU-1; rm -rf /",), ("MIG-" + GPUS[0][4:],)]
+)
 def test_cards_are_named_by_whole_different_uuids(uuids: tuple[str, ...]) -> None:
     with pytest.raises(SpecInvalid):
         plan({"image": "ubuntu"}, gpu_uuids=uuids)
@@ -139,7 +146,13 @@ def test_all_errors_are_told_at_once() -> None:
 
 def test_a_benchmark_runs_behind_the_same_walls_without_a_network() -> None:
     made = benchmark_plan(
-        image="gpunex-agent", command=["x"], workload_id=WORKLOAD, attempt=1, machine_id=MACHINE, gpu_uuids=tuple(GPUS[:1]), share=SHARE
+        image="gpunex-agent",
+        command=["x"],
+        workload_id=WORKLOAD,
+        attempt=1,
+        machine_id=MACHINE,
+        gpu_uuids=tuple(GPUS[:1]),
+        share=SHARE,
     )
     check_walls(made)
     assert made.network is False
@@ -150,9 +163,14 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
     max_leaves=12,
 )
-names = st.sampled_from(["image", "command", "env", "shm_mib", "privileged", "binds", "user", "entrypoint"]) | st.text(max_size=8)
+names = st.sampled_from(["image", "command", "env", "shm_mib", "privileged", "binds", "user", "entrypoint"]) | st.text(
+    max_size=8
+)
 likely = st.fixed_dictionaries(
-    {"image": st.sampled_from(["ubuntu", "ghcr.io/a/b:c", "localhost/x"]) | st.text(alphabet=string.printable, max_size=30)},
+    {
+        "image": st.sampled_from(["ubuntu", "ghcr.io/a/b:c", "localhost/x"])
+        | st.text(alphabet=string.printable, max_size=30)
+    },
     optional={
         "command": st.lists(st.text(max_size=20), max_size=5) | values,
         "env": st.dictionaries(st.text(max_size=12), st.text(max_size=12), max_size=4) | values,
@@ -179,10 +197,10 @@ def test_no_spec_whatever_gets_through_or_around_the_walls(spec: object) -> None
     assert set(made.config["environment"]) - set(given_env) <= {"HOME", "USER", "LOGNAME", "NVIDIA_DRIVER_CAPABILITIES"}
 
 
-@given(
-    memory=st.integers(0, 4_000_000), cores=st.integers(1, 512), total=st.integers(1, 16), given_=st.integers(1, 16)
-)
-def test_a_share_is_never_nothing_and_never_more_than_the_host(memory: int, cores: int, total: int, given_: int) -> None:
+@given(memory=st.integers(0, 4_000_000), cores=st.integers(1, 512), total=st.integers(1, 16), given_=st.integers(1, 16))
+def test_a_share_is_never_nothing_and_never_more_than_the_host(
+    memory: int, cores: int, total: int, given_: int
+) -> None:
     share = share_of_host(memory_mib=memory, cpu_cores=cores, gpus_total=total, gpus_given=given_)
     assert 512 <= share.memory_mib <= max(512, memory)
     assert 0.5 <= share.cpus <= max(1, cores)

@@ -18,7 +18,7 @@ USDC = 1_000_000
 
 
 def person(name: str = "someone", **fields: object) -> User:
-    return User.objects.create_user(f"{name}-{next(_numbers)}-{uuid.uuid4().hex[:6]}@example.org", "correct horse", full_name=name, **fields)
+    return User.objects.create_user(f"{name}-{next(_numbers)}-{uuid.uuid4().hex[:6]}@example.org", None, full_name=name, **fields)
 
 
 def organisation(name: str = "someone") -> Organisation:

@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from django import forms
@@ -37,11 +38,16 @@ def test_money_is_cut_and_never_rounded():
 def test_the_other_four_digits_follow_smaller_where_a_bill_must_be_exact():
     text = render("{% usdc amount fine=True unit=True %}", amount=18_017_222)
 
-    assert text == '<bdi dir="ltr" class="money">18.01<span class="fine">7222</span> <span class="cur">USDC</span></bdi>'
+    assert (
+        text == '<bdi dir="ltr" class="money">18.01<span class="fine">7222</span> <span class="cur">USDC</span></bdi>'
+    )
 
 
 def test_less_than_a_cent_never_reads_as_nothing():
-    assert render("{% usdc amount %}", amount=347) == '<bdi dir="ltr" class="money">0.00<span class="fine">0347</span></bdi>'
+    assert (
+        render("{% usdc amount %}", amount=347)
+        == '<bdi dir="ltr" class="money">0.00<span class="fine">0347</span></bdi>'
+    )
     assert render("{% usdc amount %}", amount=0) == '<bdi dir="ltr" class="money">0.00</bdi>'
 
 
@@ -93,8 +99,11 @@ def test_a_moment_says_utc_and_carries_its_machine_time():
     assert render("{% when at %}", at=AT) == (
         '<time datetime="2026-10-14T14:05:09Z">14 Oct 2026, <bdi dir="ltr">14:05 UTC</bdi></time>'
     )
-    tokyo = AT.astimezone(__import__("zoneinfo").ZoneInfo("Asia/Tokyo"))
-    assert render("{% when at 'time' %}", at=tokyo) == '<time datetime="2026-10-14T14:05:09Z"><bdi dir="ltr">14:05 UTC</bdi></time>'
+    tokyo = AT.astimezone(ZoneInfo("Asia/Tokyo"))
+    assert (
+        render("{% when at 'time' %}", at=tokyo)
+        == '<time datetime="2026-10-14T14:05:09Z"><bdi dir="ltr">14:05 UTC</bdi></time>'
+    )
 
 
 def test_the_arabic_month_stays_outside_the_latin_island():
@@ -106,7 +115,16 @@ def test_the_arabic_month_stays_outside_the_latin_island():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (725, "12 min 5 s"), (3_600, "1 h"), (15_820, "4 h 23 min"), (86_400, "1 day"), (183_600, "2 days 3 h")],
+    [
+        (0, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (725, "12 min 5 s"),
+        (3_600, "1 h"),
+        (15_820, "4 h 23 min"),
+        (86_400, "1 day"),
+        (183_600, "2 days 3 h"),
+    ],
 )
 def test_a_duration_names_its_two_largest_units(seconds: int, text: str):
     assert show.duration(seconds) == text
@@ -114,7 +132,14 @@ def test_a_duration_names_its_two_largest_units(seconds: int, text: str):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(3, "3 s ago"), (180, "3 min ago"), (3_600, "1 hour ago"), (7_300, "2 hours ago"), (86_400, "1 day ago"), (-180, "in 3 min")],
+    [
+        (3, "3 s ago"),
+        (180, "3 min ago"),
+        (3_600, "1 hour ago"),
+        (7_300, "2 hours ago"),
+        (86_400, "1 day ago"),
+        (-180, "in 3 min"),
+    ],
 )
 def test_a_distance_counts_in_one_unit(seconds: int, text: str):
     assert show.distance(AT - timedelta(seconds=seconds), AT) == text
@@ -127,7 +152,8 @@ def test_arabic_counts_in_its_six_forms(tmp_path: Path, settings):
     catalogue.write_text(
         'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=utf-8\\n"\n"Plural-Forms: nplurals=6; plural=n==0 ? 0 : n==1 ? 1 :'
         ' n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 && n%100<=99 ? 4 : 5;\\n"\n\n'
-        'msgid "%(count)s day"\nmsgid_plural "%(count)s days"\n' + "".join(f'msgstr[{i}] "{form}"\n' for i, form in enumerate(forms_of))
+        'msgid "%(count)s day"\nmsgid_plural "%(count)s days"\n'
+        + "".join(f'msgstr[{i}] "{form}"\n' for i, form in enumerate(forms_of))
     )
     compile_catalogues(tmp_path)
     settings.LOCALE_PATHS = [tmp_path]
@@ -149,12 +175,17 @@ def test_names_and_addresses_stand_in_islands_of_their_own_direction():
 
     assert render("{% host name %}", name="fra-a1") == '<bdi dir="ltr" class="host">fra-a1</bdi>'
     assert render("{% ltr %}2 × H100{% endltr %}") == '<bdi dir="ltr">2 × H100</bdi>'
-    assert render("{% addr address %}", address=address) == f'<bdi dir="ltr" class="addr" title="{address}">xk4w…Bwu2</bdi>'
+    assert (
+        render("{% addr address %}", address=address)
+        == f'<bdi dir="ltr" class="addr" title="{address}">xk4w…Bwu2</bdi>'
+    )
     assert f">{address}<" in render("{% addr address full=True %}", address=address)
 
 
 def test_what_people_wrote_is_escaped():
-    assert "<script>" not in render("{% host name %}{% addr name %}{% badge 'ok' name %}{% crumb name %}", name="<script>alert(1)</script>")
+    assert "<script>" not in render(
+        "{% host name %}{% addr name %}{% badge 'ok' name %}{% crumb name %}", name="<script>alert(1)</script>"
+    )
     assert "&lt;b&gt;" in render('{% part "explain" state="warn" title=title %}x{% endpart %}', title="<b>")
 
 
@@ -208,7 +239,11 @@ def test_a_refused_field_keeps_what_was_typed_and_says_why_beside_it():
 
     speed = render('{% field form.speed unit="Gbps" %}', form=form)
     assert 'value="abc"' in speed and 'type="text"' in speed and 'inputmode="decimal"' in speed
-    assert 'aria-invalid="true"' in speed and 'aria-describedby="id_speed_error"' in speed and 'id="id_speed_error"' in speed
+    assert (
+        'aria-invalid="true"' in speed
+        and 'aria-describedby="id_speed_error"' in speed
+        and 'id="id_speed_error"' in speed
+    )
     assert "Gbps" in speed
     email = render("{% field form.email %}", form=form)
     assert 'aria-describedby="id_email_helptext id_email_error"' in email and "It stays private." in email
@@ -219,14 +254,18 @@ def test_a_field_that_may_stay_empty_says_so():
     form = EntryForm()
 
     assert "optional" in render("{% field form.company %}", form=form)
-    assert "optional" not in render("{% field form.company optional=False %}{% field form.email %}{% field form.agreed %}", form=form)
+    assert "optional" not in render(
+        "{% field form.company optional=False %}{% field form.email %}{% field form.agreed %}", form=form
+    )
 
 
 def test_choices_are_a_named_group():
     form = EntryForm({"cycle": "x"})
 
     text = render("{% field form.cycle segment=True %}", form=form)
-    assert 'role="radiogroup"' in text and 'aria-labelledby="id_cycle_label"' in text and text.count('type="radio"') == 2
+    assert (
+        'role="radiogroup"' in text and 'aria-labelledby="id_cycle_label"' in text and text.count('type="radio"') == 2
+    )
     assert 'class="select"' in render("{% field form.model %}", form=form)
     assert 'inputmode="numeric"' in render("{% field form.count %}", form=form)
 
@@ -244,7 +283,13 @@ def test_a_refused_form_says_what_holds_for_all_of_it_and_leads_to_its_fields():
 
 
 def test_every_drawing_has_a_sentence_and_no_inline_style():
-    chart = svg.Chart(values=[300, 365.5, 211], label="Earned per day", ticks=["1 Oct", "3 Oct"], titles=["a", "b", "c"], unfinished=True)
+    chart = svg.Chart(
+        values=[300, 365.5, 211],
+        label="Earned per day",
+        ticks=["1 Oct", "3 Oct"],
+        titles=["a", "b", "c"],
+        unfinished=True,
+    )
     drawn = [
         svg.spark([1, None, 3, 2], label="Price"),
         svg.spark([], label="Nothing yet"),

@@ -53,7 +53,9 @@ def price(micro: int | None, unit: bool = False) -> SafeString | str:
     if micro is None or micro == "":
         return ""
     return format_html(
-        '<bdi dir="ltr" class="money">{}{}</bdi>', show.price(micro), mark_safe(' <span class="cur">USDC</span>') if unit else ""
+        '<bdi dir="ltr" class="money">{}{}</bdi>',
+        show.price(micro),
+        mark_safe(' <span class="cur">USDC</span>') if unit else "",
     )
 
 
@@ -90,7 +92,9 @@ def when(at: datetime | date | None, style: str = "full") -> SafeString | str:
     if style in ("time", "seconds"):
         return format_html('<time datetime="{}">{}</time>', stamp, clock)
     # The day stays outside the island: in Arabic its month is Arabic.
-    text = format_html(gettext("%(date)s, %(time)s") % {"date": "{}", "time": "{}"}, show.day_text(at.astimezone(UTC).date()), clock)
+    text = format_html(
+        gettext("%(date)s, %(time)s") % {"date": "{}", "time": "{}"}, show.day_text(at.astimezone(UTC).date()), clock
+    )
     return format_html('<time datetime="{}">{}</time>', stamp, text)
 
 
@@ -106,13 +110,16 @@ def ago(at: datetime | None, now: datetime | None = None) -> SafeString | str:
     if at is None or at == "":
         return ""
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', _stamp(at), show.moment(at), show.distance(at, now or timezone.now())
+        '<time datetime="{}" title="{}">{}</time>',
+        _stamp(at),
+        show.moment(at),
+        show.distance(at, now or timezone.now()),
     )
 
 
 @register.simple_tag
 def duration(seconds: int | None, style: str = "words") -> SafeString | str:
-    """"4 h 23 min", or with "clock" 4:23:40."""
+    """In words (4 h 23 min), or with "clock" as on a stop-watch (4:23:40)."""
     if seconds is None or seconds == "":
         return ""
     if style == "clock":
@@ -214,7 +221,9 @@ def fills(shares: Iterable[tuple[float, str]], label: str, size: str = "") -> Sa
 
 
 @register.simple_tag
-def strip(low: float, high: float, p10: float, p90: float, median: float, label: str, needle: float | None = None) -> SafeString:
+def strip(
+    low: float, high: float, p10: float, p90: float, median: float, label: str, needle: float | None = None
+) -> SafeString:
     return svg.strip(low=low, high=high, p10=p10, p90=p90, median=median, needle=needle, label=label)
 
 
@@ -244,8 +253,9 @@ def line_chart(chart: svg.Chart) -> SafeString:
 @register.simple_block_tag(takes_context=True)
 def part(context: template.Context, content: str, name: str, **params: Any) -> SafeString:
     """``{% part "explain" state="warn" title=t %}…{% endpart %}``: the file ``parts/explain.html`` with ``body``."""
-    with context.push(**params, body=mark_safe(content)):
-        return mark_safe(context.template.engine.get_template(f"parts/{name}.html").render(context))
+    # The body is what the template engine has just rendered and escaped, and so is the part.
+    with context.push(**params, body=content):
+        return context.template.engine.get_template(f"parts/{name}.html").render(context)
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
@@ -323,7 +333,7 @@ def pager(context: template.Context, page: Page) -> dict[str, Any]:
 
 # --- forms -----------------------------------------------------------------------------------------------------------
 
-_LATIN_INPUTS = (widgets.EmailInput, widgets.URLInput, widgets.PasswordInput)
+_LATIN_INPUTS = {"email", "url", "password"}
 
 
 @register.simple_tag
@@ -344,7 +354,7 @@ def field(
     ``optional=False`` leaves out the word "optional" (filters, where everything is); ``placeholder`` replaces the widget's.
     """
     if bound.is_hidden:
-        return mark_safe(str(bound))
+        return bound.as_widget()
     widget = bound.field.widget
     hint = bound.help_text if hint is None else hint
     kind = _kind(widget)
@@ -361,7 +371,7 @@ def field(
     if placeholder is not None:
         widget.attrs.pop("placeholder", None)
         attrs |= {"placeholder": placeholder} if placeholder else {}
-    if isinstance(widget, _LATIN_INPUTS):
+    if getattr(widget, "input_type", "") in _LATIN_INPUTS:
         attrs["data-ltr"] = True
     if isinstance(widget, widgets.NumberInput):
         # As text: a number field silently drops "abc", so the refusal could not show what was typed.
@@ -372,22 +382,20 @@ def field(
     if attrs.get("inputmode") or widget.attrs.get("inputmode") in ("decimal", "numeric"):
         attrs["dir"] = "ltr"
     group = kind in ("radio", "checks")
-    return mark_safe(
-        render_to_string(
-            "parts/field.html",
-            {
-                "bound": bound,
-                "control": "" if group else bound.as_widget(attrs=attrs),
-                "describedby": attrs.get("aria-describedby", ""),
-                "kind": "segment" if kind == "radio" and segment else kind,
-                "label": label or bound.label,
-                "hint": hint,
-                "unit": unit,
-                "full": full,
-                "size": size,
-                "optional": optional and not bound.field.required and kind != "check",
-            },
-        )
+    return render_to_string(
+        "parts/field.html",
+        {
+            "bound": bound,
+            "control": "" if group else bound.as_widget(attrs=attrs),
+            "describedby": attrs.get("aria-describedby", ""),
+            "kind": "segment" if kind == "radio" and segment else kind,
+            "label": label or bound.label,
+            "hint": hint,
+            "unit": unit,
+            "full": full,
+            "size": size,
+            "optional": optional and not bound.field.required and kind != "check",
+        },
     )
 
 
