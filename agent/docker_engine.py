@@ -200,7 +200,7 @@ class DockerEngine:
 
     def _present(self, image: str) -> str | None:
         """The image by digest, if it is here."""
-        with _translated():
+        with _translated(_pull_failure):
             try:
                 found = self._api.inspect_image(image)
             except (NotFound, ImageNotFound):

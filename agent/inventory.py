@@ -41,27 +41,15 @@ class Inventory:
     ) -> None:
         self._database, self._outbox, self._driver, self._clock = database, outbox, driver, clock
         self._boot_id, self._given, self._host_facts = boot_id, given, host_facts
-        self._lock = threading.Lock()
+        self._lock, self._look_lock = threading.Lock(), threading.Lock()
         self._reading: Reading | None = None
         self._used_mib: dict[str, int | None] = {}
         self.nvml = "absent"
 
     def look(self) -> Reading | None:
         """One look at the driver; None while it does not answer, and then the last good picture stays."""
-        try:
-            reading = self._driver.read()
-        except DriverHung as error:
-            self._change_state("hung", str(error))
-            return None
-        except DriverAbsent as error:
-            self._change_state("absent", str(error))
-            return None
-        self._change_state("ok", "")
-        with self._lock:
-            self._reading = reading
-            self._used_mib = {sample.gpu_uuid: sample.memory_used_mib for sample in reading.samples}
-        self._remember(reading)
-        return reading
+        with self._look_lock:  # one question at a time: the driver's process answers in order
+            return self._look()
 
     def as_json(self) -> dict[str, Any]:
         """The Inventory of the contract."""
@@ -72,7 +60,8 @@ class Inventory:
         gpus = []
         for row in self._database.rows("SELECT * FROM gpus ORDER BY json_extract(facts, '$.index'), uuid"):
             facts = json.loads(row["facts"])
-            gpus.append({**facts, "health": row["health"], "given": self._is_given(row["uuid"])})
+            name = facts["name"] or "unnamed NVIDIA GPU"  # the contract wants one; a card without is still a card
+            gpus.append({**facts, "name": name, "health": row["health"], "given": self._is_given(row["uuid"])})
         return {"host": self._host_facts(driver_version, cuda_version).as_json(), "gpus": gpus}
 
     def uuids(self) -> list[str]:
@@ -100,6 +89,26 @@ class Inventory:
         return not rows or not rows[0]["present"] or rows[0]["health"] == "fatal"
 
     def in_use(self, uuid: str) -> bool:
+        """Does something hold memory on the card? What was seen a moment ago may be over, so a yes is looked at again."""
+        return self._holds_memory(uuid) and (self.look() is None or self._holds_memory(uuid))
+
+    def _look(self) -> Reading | None:
+        try:
+            reading = self._driver.read()
+        except DriverHung as error:
+            self._change_state("hung", str(error))
+            return None
+        except DriverAbsent as error:
+            self._change_state("absent", str(error))
+            return None
+        self._change_state("ok", "")
+        with self._lock:
+            self._reading = reading
+            self._used_mib = {sample.gpu_uuid: sample.memory_used_mib for sample in reading.samples}
+        self._remember(reading)
+        return reading
+
+    def _holds_memory(self, uuid: str) -> bool:
         with self._lock:
             used = self._used_mib.get(uuid)
         return used is not None and used > BUSY_MIB

@@ -16,9 +16,9 @@ def checksum(nonce: str, uuids: list[str], kernel_version: str = KERNEL_VERSION)
     >>> checksum("abc", ["GPU-1"]) == checksum("abc", ["GPU-2"])
     False
     """
-    state = hashlib.sha256(nonce.encode("ascii")).digest()
+    state = hashlib.sha256(nonce.encode()).digest()
     for uuid in sorted(uuids):
-        tail = (uuid + kernel_version).encode("ascii")
+        tail = (uuid + kernel_version).encode()
         for _ in range(ROUNDS):
             state = hashlib.sha256(state + tail).digest()
     return state.hex()

@@ -21,6 +21,7 @@ log = logging.getLogger("gpunex.work")
 
 DISK_FLOOR_GIB = 5.0
 PROGRESS_STEP = 0.05
+MESSAGE_MAX = 2000  # registries and runtimes can be talkative
 
 
 class Gpus(Protocol):
@@ -105,6 +106,7 @@ class Work:
         self, workload: Workload, cause: str, message: str | None = None, *, at: datetime | None = None, **facts: Any
     ) -> None:
         """End a workload, once. Ended meanwhile by someone else is fine."""
+        message = message[:MESSAGE_MAX] if message else None
         try:
             self._workloads.move(workload, FINISHED, at=at or self._clock.now(), cause=cause, message=message, **facts)
         except ForbiddenTransition:

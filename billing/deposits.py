@@ -146,13 +146,13 @@ def _take(row: DepositAddress, signature: str, *, at: datetime) -> int:
     amount = incoming(transaction_json, row.token_account, treasury.mint())
     if amount == 0:
         return 0
-    sender = _sender(transaction_json)
+    sender = sender_of(transaction_json)
     if row.organisation is None and DepositAddress.objects.filter(owner=sender).exists():
         return 0  # a sweep of ours: only our key can send from such an address
     return _credit(row, signature=signature, amount_micro=amount, slot=int(transaction_json["slot"]), sender=sender, at=at)
 
 
-def _sender(transaction_json: dict[str, Any]) -> str:
+def sender_of(transaction_json: dict[str, Any]) -> str:
     """The wallet that paid, where there is exactly one; else empty."""
     meta, mint = transaction_json["meta"], treasury.mint()
     before, after = (

@@ -1,4 +1,9 @@
-from django.urls import URLPattern, URLResolver
+from django.urls import path
+
+from billing import views
 
 app_name = "billing"
-urlpatterns: list[URLPattern | URLResolver] = []
+urlpatterns = [
+    path("balance", views.balance, name="balance"),
+    path("balance/test-usdc", views.test_usdc, name="test_usdc"),
+]

@@ -6,7 +6,7 @@ agree and nothing is read twice.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from billing import metering
 from gpunex.kit import show
 from gpunex.policy.models import Policy
 from marketplace.models import ModelPrice
+from payouts import runs
 from payouts.models import PayoutMethod
 from providers import fleet
 from providers.fleet import Fleet, Host, Standing
@@ -79,8 +80,12 @@ class Desk:
     @cached_property
     def method(self) -> PayoutMethod | None:
         """Where the money goes, now or from a coming day on."""
-        methods = PayoutMethod.objects.filter(organisation=self.provider.organisation, removed_at=None)
-        return methods.order_by("-active_from", "-pk").first()
+        return PayoutMethod.objects.standing(self.at).filter(organisation=self.provider.organisation).first()
+
+    @cached_property
+    def payout_on(self) -> date:
+        """The day on which the period that runs now is paid."""
+        return runs.next_payout(self.provider.organisation, self.at)[2]
 
     @property
     def unpriced(self) -> list[Any]:
@@ -153,8 +158,7 @@ def gauges(desk: Desk) -> list[dict[str, Any]]:
         rows.append(
             {"label": _("Reliability"), "value": show.cut(reliability.score, 2), "unit": _("new") if reliability.new else ""}
         )
-    day = next_payout(desk)
-    rows.append({"label": _("Next payout"), "value": show.day_text(day, year=False), "unit": date_format(day, "l")})
+    rows.append({"label": _("Next payout"), "value": show.day_text(desk.payout_on, year=False), "unit": date_format(desk.payout_on, "l")})
     return rows
 
 
@@ -172,7 +176,3 @@ def _since(moment: datetime | None, at: datetime) -> str:
         return _("never connected")
     today = moment.astimezone(UTC).date() == at.astimezone(UTC).date()
     return _("since %(time)s") % {"time": moment.astimezone(UTC).strftime("%H:%M") if today else show.moment(moment, "day")}
-
-
-def next_payout(desk: Desk) -> date:
-    return desk.at.astimezone(UTC).date() + timedelta(days=7 - desk.at.astimezone(UTC).weekday())

@@ -76,7 +76,7 @@ _OCCUPANCY = """
     WITH place AS (
         SELECT listing.id, listing.gpus_total, listing.created_at
           FROM marketplace_listing listing
-         WHERE listing.gpu_model_id = %(model)s AND listing.state = 'offered' {where}
+         WHERE listing.gpu_model_id = %(model)s AND listing.state <> 'retired' AND listing.price_micro IS NOT NULL {where}
     ), rented AS (
         SELECT coalesce(sum(
                    extract(epoch FROM least(coalesce(rental.ended_at, %(at)s), %(at)s) - greatest(rental.running_at, %(since)s)) * rental.gpu_count
@@ -90,7 +90,10 @@ _OCCUPANCY = """
 
 
 def occupancy(*, gpu_model: GpuModel, basis: str, place: str, at: datetime, days: int = DAYS) -> float | None:
-    """The share of the GPU hours of a place's listings that were rented in the last ``days``, 0 to 1; None without listings."""
+    """The share of the GPU hours of a place's priced listings that were rented in the last ``days``, 0 to 1; None without any.
+
+    A listing counts from its first day on, whether it was connected or not: an hour that nobody could rent was not rented.
+    """
     where = {"country": "AND listing.country = %(place)s", "region": "AND listing.region = %(place)s"}.get(basis, "")
     params = {"model": gpu_model.pk, "place": place, "at": at, "since": at - timedelta(days=days)}
     with connection.cursor() as cursor:

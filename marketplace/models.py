@@ -247,10 +247,15 @@ class Rental(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"rental {str(self.public_id)[:8]}"
+        return f"rental {self.public_id.hex[:8]}"
 
     def get_absolute_url(self) -> str:
         return reverse("marketplace:rental", args=[self.public_id])
+
+    @property
+    def short_id(self) -> str:
+        """As people say it: r-7f2c01ab."""
+        return f"r-{self.public_id.hex[:8]}"
 
     @property
     def rate_micro_per_hour(self) -> int:

@@ -71,15 +71,23 @@ def points(
     age_hours: float | None,
 ) -> Factors:
     """The factors of one offer. ``age_hours``: since its last accepted benchmark; None was never measured."""
-    spread = market.p90 - market.p10
     return Factors(
         reliability=_cut(40 * _share((NEUTRAL_RELIABILITY if reliability is None else reliability) - 80, 20)),
-        price=_cut(25 * _share(market.p90 - price_micro, spread)) if spread else 12.5,
+        price=price_points(price_micro, p10=market.p10, p90=market.p90),
         performance=_cut(15 * _share(0 if performance is None else performance - 80, 20)),
         commitment=_cut(8 * _share(commitment_months, 12)),
         tier=TIER_POINTS.get(tier, 0.0),
         freshness=0.0 if age_hours is None else _cut(5 * _share(STALE_HOURS - max(age_hours, FRESH_HOURS), STALE_HOURS - FRESH_HOURS)),
     )
+
+
+def price_points(price_micro: int, *, p10: int, p90: int) -> float:
+    """What a price earns in a market.
+
+    >>> price_points(1_840_000, p10=1_840_000, p90=2_580_000), price_points(2_600_000, p10=1_840_000, p90=2_580_000)
+    (25.0, 0.0)
+    """
+    return _cut(25 * _share(p90 - price_micro, p90 - p10)) if p90 > p10 else 12.5
 
 
 def market_for(*, model: int, region: str, price_micro: int, rented: dict[Key, Percentiles], asked: dict[Key, Percentiles]) -> Market:

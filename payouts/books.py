@@ -5,29 +5,30 @@
 The chain and the ledger are read one after the other while both move: a difference counts only if it is still there on a second look.
 """
 
-from dataclasses import dataclass
+import base64
+from dataclasses import dataclass, field
+from typing import Any
 
-from django.db.models import F
-
-from billing import ledger, treasury
+from billing import deposits, ledger, treasury
 from billing.ledger import Check, Kind, Report
 from billing.models import Account, Deposit, DepositAddress, Transfer
-from gpunex.chain.rpc import TOKEN_ACCOUNT_BYTES, RpcUnavailable
+from gpunex.chain.rpc import TOKEN_ACCOUNT_BYTES
 from gpunex.chain.transfers import incoming, token_delta
-from payouts.models import Attempt, Payout
+from payouts.models import Attempt, Payout, Rail
 
 ACCOUNTS_A_CALL = 100
 LOOKS = 4
 PAGE = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Seen:
-    """One look at the chain: finalized and successful signatures of the treasury, balances of all accounts of ours."""
+    """One look at the chain."""
 
-    treasury_micro: int
-    signatures: list[str]
-    deposits: dict[str, int]  # by token account
+    on_chain_micro: int = 0  # in the treasury and in all deposit accounts
+    arrived_micro: int = 0  # into accounts of ours, and the watcher has not come to it yet
+    signatures: list[str] = field(default_factory=list)  # of the treasury's account, successful, newest first
+    unknown: dict[str, int] = field(default_factory=dict)  # what left the treasury by no payout's signature
 
 
 def verify_books(*, with_chain: bool = True) -> Report:
@@ -62,42 +63,28 @@ def _payouts_check() -> Check:
 
 
 def _chain_checks() -> list[Check]:
-    seen = _look()
-    held = -ledger.balance(ledger.account(Kind.TREASURY)) - ledger.balance(ledger.account(Kind.PAID_CHAIN))
-    landed = set(seen.signatures)
     attempts = {attempt.signature: attempt for attempt in Attempt.objects.select_related("payout")}
+    seen = _look(set(attempts))
+    landed = set(seen.signatures)
+    held = -ledger.balance(ledger.account(Kind.TREASURY)) - ledger.balance(ledger.account(Kind.PAID_CHAIN))
     under_way = sum(
         attempt.payout.amount_micro
         for signature, attempt in attempts.items()
         if signature in landed and attempt.payout.state != Payout.State.PAID
     )
-    on_chain = seen.treasury_micro + sum(seen.deposits.values())
-    arrived = _not_credited(seen)
-    off = on_chain - held - arrived + under_way
+    off = seen.on_chain_micro - held - seen.arrived_micro + under_way
+    figure = (
+        f"{seen.on_chain_micro} micro-USDC on chain, {held} in the ledger, "
+        f"{seen.arrived_micro} to be credited, {under_way} to be marked as paid"
+    )
     return [
+        Check(name="the chain holds what the ledger says", figure=figure, off={"treasury and deposit accounts": off} if off else {}),
+        # Money that left the treasury without a payout means that somebody else has its key.
         Check(
-            name="the chain holds what the ledger says",
-            figure=f"{on_chain} micro-USDC on chain, {held} in the ledger, {arrived} to be credited, {under_way} to be marked as paid",
-            off={"treasury and deposit accounts": off} if off else {},
+            name="what left the treasury is a payout's", figure=f"{len(seen.signatures)} transactions of the treasury", off=seen.unknown
         ),
-        _outgoing_check(seen, attempts),
         _paid_check(landed, attempts),
     ]
-
-
-def _outgoing_check(seen: _Seen, attempts: dict[str, Attempt]) -> Check:
-    """Money that left the treasury without a payout means that somebody else has its key."""
-    known = set(attempts) | set(Deposit.objects.exclude(swept_signature="").values_list("swept_signature", flat=True))
-    known |= set(Deposit.objects.filter(token_account=treasury.token_account()).values_list("signature", flat=True))
-    off: dict[str, int] = {}
-    for signature in seen.signatures:
-        if signature in known:
-            continue
-        tx = treasury.rpc().get_transaction(signature)
-        delta = token_delta(tx, treasury.token_account(), treasury.mint()) if tx else 0
-        if delta < 0:
-            off[f"transaction {signature}"] = -delta
-    return Check(name="each payment out of the treasury is a payout's", figure=f"{len(seen.signatures)} transactions", off=off)
 
 
 def _paid_check(landed: set[str], attempts: dict[str, Attempt]) -> Check:
@@ -107,7 +94,7 @@ def _paid_check(landed: set[str], attempts: dict[str, Attempt]) -> Check:
         if signature in landed:
             by_payout.setdefault(attempt.payout_id, []).append(attempt)
     off: dict[str, int] = {}
-    paid = Payout.objects.filter(state=Payout.State.PAID, rail="usdc")
+    paid = Payout.objects.filter(state=Payout.State.PAID, rail=Rail.USDC)
     for payout in paid:
         times = len(by_payout.get(payout.pk, []))
         if times != 1:
@@ -120,44 +107,61 @@ def _paid_check(landed: set[str], attempts: dict[str, Attempt]) -> Check:
 # --- reading the chain -----------------------------------------------------------------------------------------------
 
 
-def _look() -> _Seen:
-    accounts = list(DepositAddress.objects.filter(organisation__isnull=False).values_list("token_account", flat=True))
-    amounts: dict[str, int] = {}
-    for start in range(0, len(accounts), ACCOUNTS_A_CALL):
-        chunk = accounts[start : start + ACCOUNTS_A_CALL]
-        amounts |= {account: amount for account, amount in zip(chunk, treasury.rpc().get_token_balances(chunk), strict=True) if amount}
-    return _Seen(
-        treasury_micro=treasury.rpc().get_token_balance(treasury.token_account()) or 0,
-        signatures=_succeeded(treasury.token_account()),
-        deposits=amounts,
+def _look(attempts: set[str]) -> _Seen:
+    own = treasury.token_account()
+    rows = list(DepositAddress.objects.filter(organisation__isnull=False))
+    seen = _Seen(
+        on_chain_micro=(treasury.rpc().get_token_balance(own) or 0) + sum(_balances([row.token_account for row in rows])),
+        signatures=_succeeded(own),
     )
+    for row in rows:
+        new = _succeeded(row.token_account, until=row.cursor or None)
+        for signature in _unless_booked(new, row.token_account):
+            tx = treasury.rpc().get_transaction(signature)
+            seen.arrived_micro += incoming(tx, row.token_account, treasury.mint()) if tx else 0
+    ours = {row.owner for row in rows}
+    for signature in _unless_booked(seen.signatures, own):
+        tx = treasury.rpc().get_transaction(signature) if signature not in attempts else None
+        delta = token_delta(tx, own, treasury.mint()) if tx else 0
+        if delta < 0:
+            seen.unknown[f"transaction {signature}"] = -delta
+        elif tx and deposits.sender_of(tx) not in ours:
+            seen.arrived_micro += delta
+    return seen
 
 
-def _succeeded(account: str) -> list[str]:
+def _unless_booked(signatures: list[str], token_account: str) -> list[str]:
+    """Those that are neither a deposit in the books nor a sweep of ours."""
+    booked = set(Deposit.objects.filter(token_account=token_account).values_list("signature", flat=True))
+    booked |= set(Deposit.objects.exclude(swept_signature="").values_list("swept_signature", flat=True))
+    return [signature for signature in signatures if signature not in booked]
+
+
+def _succeeded(account: str, *, until: str | None = None) -> list[str]:
     signatures: list[str] = []
     before: str | None = None
     while True:
-        page = treasury.rpc().get_signatures_for_address(account, before=before, limit=PAGE)
+        page = treasury.rpc().get_signatures_for_address(account, until=until, before=before, limit=PAGE)
         signatures += [entry["signature"] for entry in page if entry["err"] is None]
         if len(page) < PAGE:
             return signatures
         before = page[-1]["signature"]
 
 
-def _not_credited(seen: _Seen) -> int:
-    """What arrived in accounts of ours and the watcher has not come to yet."""
-    total = 0
-    sweeps = set(DepositAddress.objects.values_list("owner", flat=True))
-    for row in DepositAddress.objects.filter(F("organisation_id").isnull if False else F("pk").__class__("pk").isnull) if False else []:
-        total += row.pk
-    unswept: dict[str, int] = {}
-    for account, amount in Deposit.objects.filter(swept_at=None).values_list("token_account", "amount_micro"):
-        unswept[account] = unswept.get(account, 0) + amount
-    for account, amount in seen.deposits.items():
-        if amount != unswept.get(account, 0):
-            total += _arrived(account, _succeeded(account), own=set())
-    return total + _arrived(treasury.token_account(), seen.signatures, own=sweeps)
+def _balances(accounts: list[str]) -> list[int]:
+    """Micro-USDC of many token accounts, a hundred a call."""
+
+    def read(answer: Any) -> list[int]:
+        return [_amount(value) for value in answer["value"]]
+
+    options = {"commitment": "finalized", "encoding": "base64"}
+    amounts: list[int] = []
+    for start in range(0, len(accounts), ACCOUNTS_A_CALL):
+        amounts += treasury.rpc().call("getMultipleAccounts", accounts[start : start + ACCOUNTS_A_CALL], options, read=read)
+    return amounts
 
 
-def _arrived(account: str, signatures: list[str], *, own: set[str]) -> int:
-    raise NotImplementedError
+def _amount(value: dict[str, Any] | None) -> int:
+    data = base64.b64decode(value["data"][0]) if value else b""
+    # Layout of spl-token's Account: the amount at 64..72, little-endian.
+    return int.from_bytes(data[64:72], "little") if len(data) >= TOKEN_ACCOUNT_BYTES else 0

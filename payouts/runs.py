@@ -172,10 +172,12 @@ def _pay_in_cycle(*, run: PayoutRun, organisation: Organisation, at: datetime) -
     return due
 
 
-def payable_at(organisation: Organisation, cut_off: datetime) -> int:
-    """What was earned before ``cut_off`` and is not paid out yet. Locks the account until the transaction ends."""
+def payable_at(organisation: Organisation, cut_off: datetime | None) -> int:
+    """What was earned (before ``cut_off``, if given) and is not paid out yet. Locks the account until the transaction ends."""
     account = ledger.account(Kind.PROVIDER_PAYABLE, organisation=organisation)
     account = Account.objects.select_for_update(no_key=True).get(pk=account.pk)
+    if cut_off is None:
+        return account.balance_micro
     later = account.incoming.filter(effective_at__gte=cut_off).aggregate(total=Sum("amount_micro"))["total"] or 0
     return max(0, account.balance_micro - later)
 
@@ -201,7 +203,7 @@ def _pay_off_cycle(*, organisation: Organisation, by: User, reason: str, at: dat
     method = active_method(organisation, at)
     if method is None:
         raise NoPayoutMethod
-    have = payable_at(organisation, at)
+    have = payable_at(organisation, None)
     amount = have if amount_micro is None else amount_micro
     if amount <= 0:
         raise NothingToPay

@@ -241,6 +241,7 @@ def approve(*, application: Application, tier: str, by: User, at: datetime, mess
         notices.APPROVED[Tier(tier)],
         at=at,
         data={
+            "message": message.strip(),
             "fee": _percent(policy.fee_bps),
             "kept": _percent(10_000 - policy.fee_bps),
             "site": settings.PUBLIC_URL,

@@ -7,23 +7,20 @@ earlier application. So adding an entry, a refusal and coming back tomorrow all 
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from functools import cache
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from django import forms
-from django.forms.utils import flatatt
 from django.http import QueryDict
 from django.utils.dates import WEEKDAYS
 from django.utils.functional import cached_property
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import get_language, override
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from gpunex.kit.time import zone
 from providers.applications import MOST_ENTRIES, Answers, EntryAnswers
+from providers.fields import GbpsField, LongSelect, WholeNumberField
 from providers.models import Application, ApplicationEntry, GpuModel
 from providers.places import COUNTRIES, country_name
 from providers.requirements import EntryFacts, Facts
@@ -32,12 +29,7 @@ from providers.weeks import HOURS_A_WEEK, hours_of_windows, windows_of_hours
 Typed = dict[str, list[str]]
 OTHER = "other"
 ALWAYS, WEEKLY = "always", "weekly"
-MOST_QUANTITY, MOST_MEMORY_GB, MOST_GBPS = 5_000, 1_000_000, 400
-_DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫−", "01234567890123456789.-")
-_WHOLE = re.compile(r"-?\d{1,12}", re.ASCII)
-_DECIMAL = re.compile(r"-?\d{1,9}(\.\d{1,9})?", re.ASCII)
-_MEGA = re.compile(r"(\d{1,7}(?:\.\d+)?)\s*m(?:b(?:it)?/?(?:ps|s)?)?", re.ASCII | re.IGNORECASE)
-_COMMA = re.compile(r"(\d{1,4}),(\d{1,3})", re.ASCII)
+MOST_QUANTITY, MOST_MEMORY_GB = 5_000, 1_000_000
 PRESETS: dict[str, tuple[int, ...]] = {
     "nights": tuple(24 * day + hour for day in range(7) for hour in (*range(8), *range(20, 24))),
     "weekends": tuple(range(24 * 5, HOURS_A_WEEK)),
@@ -54,92 +46,6 @@ def countries() -> list[tuple[str, str]]:
 def _countries(language: str) -> list[tuple[str, str]]:
     with override(language):
         return sorted(((code, country_name(code)) for code in COUNTRIES), key=lambda pair: pair[1])
-
-
-class WholeNumberField(forms.Field):
-    """A whole number from ``least`` to ``most``; Arabic digits are read too. A refusal repeats what was typed."""
-
-    def __init__(self, *, least: int, most: int, not_a_number: Any, out_of_range: Any, **kwargs: Any) -> None:
-        super().__init__(widget=forms.TextInput(attrs={"inputmode": "numeric", "dir": "ltr", "maxlength": "20"}), **kwargs)
-        self.least, self.most = least, most
-        self.not_a_number, self.out_of_range = not_a_number, out_of_range
-
-    def clean(self, value: Any) -> int:
-        text = _text(value)
-        super().clean(text)
-        plain = text.translate(_DIGITS)
-        fields = {"typed": text[:30], "least": f"{self.least:,}", "most": f"{self.most:,}"}
-        if not _WHOLE.fullmatch(plain):
-            raise forms.ValidationError(self.not_a_number % fields)
-        if not self.least <= int(plain) <= self.most:
-            raise forms.ValidationError(self.out_of_range % fields)
-        return int(plain)
-
-
-class GbpsField(forms.Field):
-    """A speed in Gbps with up to three decimals. A number of Mbps is refused with what it would be here."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(widget=forms.TextInput(attrs={"inputmode": "decimal", "dir": "ltr", "maxlength": "20"}), **kwargs)
-
-    def clean(self, value: Any) -> Decimal:
-        text = _text(value)
-        super().clean(text)
-        plain = text.translate(_DIGITS)
-        if not _DECIMAL.fullmatch(plain):
-            raise forms.ValidationError(self._not_a_number(text, plain))
-        speed = Decimal(plain)
-        if speed <= 0:
-            raise forms.ValidationError(_("“%(typed)s” is not a speed. Write a number above 0, like 0.3.") % {"typed": text[:30]})
-        if speed > MOST_GBPS:
-            raise forms.ValidationError(
-                _("“%(typed)s” is more than %(most)s Gbps. %(typed)s Mbps is %(gbps)s.")
-                % {"typed": text[:30], "most": MOST_GBPS, "gbps": _as_gbps(speed)}
-            )
-        if speed != speed.quantize(Decimal("0.001")):
-            raise forms.ValidationError(_("“%(typed)s” has more than three decimals. 1 Mbps is 0.001.") % {"typed": text[:30]})
-        return speed
-
-    def _not_a_number(self, text: str, plain: str) -> str:
-        mega = _MEGA.fullmatch(plain)
-        if mega:
-            return _("“%(typed)s” is not a number of Gbps. %(mbps)s Mbps is %(gbps)s.") % {
-                "typed": text[:30],
-                "mbps": mega[1],
-                "gbps": _as_gbps(Decimal(mega[1])),
-            }
-        comma = _COMMA.fullmatch(plain)
-        if comma:
-            return _("“%(typed)s” can be read in two ways. Decimals stand after a point: %(gbps)s.") % {
-                "typed": text[:30],
-                "gbps": f"{comma[1]}.{comma[2]}",
-            }
-        return _("“%(typed)s” is not a number of Gbps. 300 Mbps is 0.3.") % {"typed": text[:30]}
-
-
-def _as_gbps(mbps: Decimal) -> str:
-    try:
-        return f"{(mbps / 1000).quantize(Decimal('0.001')).normalize():f}"
-    except InvalidOperation:
-        return "0.001"
-
-
-def _text(value: Any) -> str:
-    return str(value or "").strip()
-
-
-class LongSelect(forms.Select):
-    """A select of hundreds of options, written in one go: a template for each would cost most of the page's time."""
-
-    def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
-        attrs = self.build_attrs(self.attrs, {"name": name, **(attrs or {})})
-        chosen = str(value or "")
-        options = format_html_join(
-            "",
-            '<option value="{}"{}>{}</option>',
-            ((code, mark_safe(" selected") if str(code) == chosen else "", words) for code, words in self.choices),
-        )
-        return format_html("<select{}>{}</select>", flatatt(attrs), options)
 
 
 class ContactForm(forms.Form):
@@ -260,12 +166,13 @@ class EntryForm(forms.Form):
         error_messages={"invalid_choice": _lazy("One of the hours is not an hour of the week.")},
     )
 
-    def __init__(self, *args: Any, key: str, models: Sequence[GpuModel], **kwargs: Any) -> None:
-        super().__init__(*args, prefix=f"entry-{key}", **kwargs)
+    def __init__(self, data: QueryDict, *, key: str, models: Sequence[GpuModel]) -> None:
+        super().__init__(data, prefix=f"entry-{key}")
         self.key = key
         self.models = {model.slug: model for model in models}
-        self.fields["gpu_model"].choices = _model_choices(models)
-        self.fields["country"].choices = [("", _("Choose a country")), *countries()]
+        model, country = cast(forms.ChoiceField, self.fields["gpu_model"]), cast(forms.ChoiceField, self.fields["country"])
+        model.choices = _model_choices(models)
+        country.choices = [("", _("Choose a country")), *countries()]
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
@@ -311,9 +218,10 @@ class EntryForm(forms.Form):
     @property
     def title(self) -> str:
         """"4 × RTX A6000 48GB", as far as it is known."""
-        chosen, quantity = self["gpu_model"].value(), _text(self["quantity"].value())
-        name = self.models[chosen].name if chosen in self.models else _text(self["other_model"].value()) if chosen == OTHER else ""
-        return f"{quantity} × {name}" if name and _WHOLE.fullmatch(quantity) else name
+        chosen, quantity = self["gpu_model"].value(), str(self["quantity"].value() or "").strip()
+        other = str(self["other_model"].value() or "").strip() if chosen == OTHER else ""
+        name = self.models[chosen].name if chosen in self.models else other
+        return f"{quantity} × {name}" if name and quantity.isdecimal() else name
 
     def facts(self) -> EntryFacts:
         """What can be read of it. Precondition: cleaned."""
@@ -365,7 +273,7 @@ class ApplicationForm:
         if not checked:
             for form in (self.contact, *self.entries):
                 # Bound, so that it shows what was typed; judged already, so that it shows no errors yet.
-                form._errors = forms.utils.ErrorDict()
+                form._errors = forms.utils.ErrorDict()  # type: ignore[attr-defined]
                 form.cleaned_data = {}
 
     @classmethod

@@ -60,7 +60,7 @@ WITHDRAWN = Event(
 )
 
 _INSTALL = (
-    _("Run this line on each machine. Docker %(docker)s or newer and the NVIDIA Container Toolkit %(toolkit)s or newer must be there; the installer checks both and then asks for your token."),
+    _("Run the line below on each machine. Docker %(docker)s or newer and the NVIDIA Container Toolkit %(toolkit)s or newer must be there; the installer checks both and then asks for your token."),
     _("Your enrolment token, for one machine, valid until %(expires_at)s: %(secret_token)s"),
     _("For further machines make an API key in the dashboard. The machine shows as Connected within a few minutes, benchmarks start by themselves, and then you set your price."),
 )
@@ -71,6 +71,7 @@ APPROVED = {
         subject=_("Approved: connect your machines to GPUnex"),
         paragraphs=(
             _("Your application is approved: %(gpus)s join the marketplace in the community tier. The platform keeps %(fee)s %% of what renters pay; you keep %(kept)s %%."),
+            "%(message)s",
             *_INSTALL,
         ),
         command="curl -fsSL %(site)s/agent | bash",
@@ -83,6 +84,7 @@ APPROVED = {
         subject=_("Approved: connect your machines to GPUnex"),
         paragraphs=(
             _("Your application is approved: %(gpus)s join the marketplace in the enterprise tier. The platform keeps %(fee)s %% of what renters pay; you keep %(kept)s %%."),
+            "%(message)s",
             *_INSTALL,
         ),
         command="curl -fsSL %(site)s/agent | bash",

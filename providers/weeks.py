@@ -14,6 +14,7 @@ True
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
@@ -51,7 +52,7 @@ def span(window: Window) -> tuple[int, int]:
     if len(window) != 3 or window[0] not in range(7) or isinstance(window[0], bool):
         raise NotAWindow
     start, end = minute_of(window[1]), minute_of(window[2])
-    if start == end or start == DAY:
+    if start in (end, DAY):
         raise NotAWindow
     if end < start:
         end += DAY
@@ -61,7 +62,7 @@ def span(window: Window) -> tuple[int, int]:
 def check_windows(windows: Iterable[Window]) -> None:
     """Raises NotAWindow or WindowsOverlap; a week without windows is for the caller to judge."""
     spans = sorted(span(window) for window in windows)
-    for (_start, end), (next_start, _next_end) in zip(spans, spans[1:], strict=False):
+    for (_start, end), (next_start, _next_end) in pairwise(spans):
         if next_start < end:
             raise WindowsOverlap
     # Sunday's window over midnight meets Monday's first.

@@ -31,6 +31,7 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import F
+from django.db.models.functions import Greatest
 from django.utils.translation import gettext_lazy as _
 
 from gpunex.kit.refusals import Refusal
@@ -194,6 +195,7 @@ def end_unseen(*, workload: Workload, cause: str, at: datetime) -> None:
     workload.refresh_from_db()
 
 
+@transaction.atomic
 def prove(*, machine: Machine, running: dict[UUID, tuple[int, datetime | None]], at: datetime) -> int:
     """A heartbeat lists these as running: workload id → (attempt, container start). They are proved to run until ``at``.
 
@@ -201,7 +203,8 @@ def prove(*, machine: Machine, running: dict[UUID, tuple[int, datetime | None]],
     vouch for the gap before it. Returns how many were.
     """
     proved = []
-    for workload in Workload.objects.filter(machine=machine, public_id__in=running, observed=Observed.RUNNING):
+    listed = Workload.objects.filter(machine=machine, public_id__in=running, observed=Observed.RUNNING)
+    for workload in listed.select_for_update(no_key=True).order_by("pk"):
         attempt, started_at = running[workload.public_id]
         same_container = (
             started_at is None
@@ -210,9 +213,7 @@ def prove(*, machine: Machine, running: dict[UUID, tuple[int, datetime | None]],
         )
         if attempt == workload.attempt and same_container:
             proved.append(workload.pk)
-    # In the order of their keys, as every set-based change of rows that others lock.
-    locked = Workload.objects.select_for_update(no_key=True).filter(pk__in=proved, observed=Observed.RUNNING).order_by("pk")
-    return Workload.objects.filter(pk__in=[found.pk for found in locked]).update(proved_at=at) if proved else 0
+    return Workload.objects.filter(pk__in=proved).update(proved_at=Greatest("proved_at", at)) if proved else 0
 
 
 def spec_of(workload: Workload) -> dict[str, Any]:

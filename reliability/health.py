@@ -129,6 +129,6 @@ def drop_old_samples(*, at: datetime) -> int:
 
 def last_samples(machine: Machine) -> dict[int, Sample]:
     """The newest sample of each card of ``machine`` by the card's key."""
-    newest = Sample.objects.filter(gpu__in=machine.gpus.present()).order_by("gpu", "-at").distinct("gpu")
+    newest = Sample.objects.filter(gpu__in=machine.gpus.present()).order_by("gpu_id", "-at").distinct("gpu_id")
     return {sample.gpu_id: sample for sample in newest}
 

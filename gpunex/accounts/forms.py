@@ -1,8 +1,10 @@
 from django import forms
 from django.http import HttpRequest
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from gpunex.accounts.models import User
+from gpunex.kit.time import zone
 
 
 class SignupForm(forms.Form):
@@ -14,3 +16,45 @@ class SignupForm(forms.Form):
 
     def signup(self, request: HttpRequest, user: User) -> None:
         """allauth calls this after the user is saved; the adapter has taken the name already."""
+
+
+class ProfileForm(forms.ModelForm):
+    """What a person sets about themselves."""
+
+    theme = forms.ChoiceField(
+        label=_("Appearance"),
+        choices=[("", _("As the device")), ("light", _("Light")), ("dark", _("Dark"))],
+        widget=forms.RadioSelect,
+        required=False,
+    )
+
+    class Meta:
+        model = User
+        fields = ("full_name", "language", "timezone", "theme")
+        widgets = {
+            "full_name": forms.TextInput(attrs={"autocomplete": "name", "dir": "auto"}),
+            "language": forms.RadioSelect,
+            "timezone": forms.TextInput(attrs={"list": "zones", "autocomplete": "off", "data-ltr": True}),
+        }
+        labels = {"full_name": _("Full name")}
+        help_texts = {
+            "language": _("Of these pages and of the mails you get."),
+            "timezone": _("As Asia/Amman or Europe/Berlin. Times are in UTC unless a page names another zone."),
+        }
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["full_name"].required = True
+        self.fields["language"].choices = User.Language.choices  # without the empty choice
+
+    def clean_full_name(self) -> str:
+        return " ".join(self.cleaned_data["full_name"].split())
+
+    def clean_timezone(self) -> str:
+        name = self.cleaned_data["timezone"].strip()
+        try:
+            zone(name)
+        except ValueError:
+            text = gettext("“%(typed)s” is not a time zone. One looks like Asia/Amman or Europe/Berlin.")
+            raise forms.ValidationError(text % {"typed": name}) from None
+        return name

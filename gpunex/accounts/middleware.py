@@ -31,7 +31,7 @@ class LanguageMiddleware:
         if language not in dict(settings.LANGUAGES):
             language = settings.LANGUAGE_CODE
         with translation.override(language):
-            request.LANGUAGE_CODE = language  # type: ignore[attr-defined]
+            request.LANGUAGE_CODE = language
             response = self.get_response(request)
         response.headers.setdefault("Content-Language", language)
         return response

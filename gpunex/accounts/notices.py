@@ -99,7 +99,7 @@ def render(event: Event, *, data: dict[str, Any], secret: dict[str, str]) -> tup
     fields = shown(data) | secret
     context = {
         "subject": str(event.subject) % fields,
-        "paragraphs": [str(paragraph) % fields for paragraph in event.paragraphs],
+        "paragraphs": [text for paragraph in event.paragraphs if (text := str(paragraph) % fields)],
         "command": event.command % fields if event.command else "",
         "action": str(event.action),
         "url": settings.PUBLIC_URL + event.path.format(**data),
@@ -133,4 +133,4 @@ def _without_secrets(paragraphs: tuple[Text, ...], fields: dict[str, Any]) -> li
     for paragraph in paragraphs:
         with suppress(KeyError):
             filled.append(str(paragraph) % fields)
-    return filled
+    return [text for text in filled if text]

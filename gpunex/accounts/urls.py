@@ -7,5 +7,6 @@ urlpatterns = [
     path("language", views.language, name="language"),
     path("theme", views.theme, name="theme"),
     path("organisation", views.organisation, name="organisation"),
+    path("settings", views.settings_page, name="settings"),
     path("notices", views.notices, name="notices"),
 ]

@@ -1,16 +1,20 @@
-"""Pages of an account: language, theme, which organisation one acts for, and what one was told."""
+"""Pages of an account: settings, language, theme, which organisation one acts for, and what one was told."""
 
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.utils import timezone
+from django.utils import timezone, translation
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.views.decorators.http import require_POST, require_safe
+from django.utils.translation import gettext
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from gpunex.accounts.forms import ProfileForm
 from gpunex.accounts.models import Notice, User
 from gpunex.accounts.notices import in_words
+from gpunex.kit.time import zone_names
 
 
 def _back(request: HttpRequest) -> HttpResponse:
@@ -47,6 +51,25 @@ def organisation(request: HttpRequest) -> HttpResponse:
     membership = get_object_or_404(request.user.memberships, organisation__public_id=request.POST.get("organisation"))
     request.session["organisation"] = str(membership.organisation.public_id)
     return _back(request)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def settings_page(request: HttpRequest) -> HttpResponse:
+    """Name, language, time zone and appearance of the person. The answer speaks the language that was just chosen."""
+    user = User.objects.get(pk=request.user.pk)
+    form = ProfileForm(request.POST or None, instance=user)
+    if request.method == "POST":
+        if form.is_valid():
+            form.save()
+            with translation.override(user.language):
+                messages.success(request, gettext("Your settings are kept."))
+            response = redirect("accounts:settings")
+            response.set_cookie(
+                settings.LANGUAGE_COOKIE_NAME, user.language, max_age=365 * 86400, samesite="Lax", secure=request.is_secure()
+            )
+            return response
+        return render(request, "accounts/settings.html", {"nav": "account", "form": form, "zones": zone_names()}, status=422)
+    return render(request, "accounts/settings.html", {"nav": "account", "form": form, "zones": zone_names()})
 
 
 @require_safe

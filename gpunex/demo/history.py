@@ -1,4 +1,4 @@
-"""Two months of past for the demonstration: connections, benchmarks, rentals, scores and first payouts.
+"""Weeks of past for the demonstration: connections, benchmarks, rentals, scores and first payouts.
 
 Money is moved by the product's own rules only, with ``at`` in the past; rows that carry no money are written in bulk.
 """
@@ -146,7 +146,7 @@ def _stints(listing: Listing, began: datetime, source: random.Random, *, at: dat
     appetite = source.uniform(0.35, 0.85)
     when = began + timedelta(hours=source.uniform(1, 30))
     while True:
-        hours = min(60.0, max(0.4, source.lognormvariate(2.2, 0.8)))
+        hours = min(120.0, max(0.4, source.lognormvariate(3.1, 0.7)))
         end = when + timedelta(seconds=math.floor(hours * 3600))
         if end > at - timedelta(minutes=30):
             return
@@ -164,7 +164,7 @@ def _rental(listing: Listing, renter: Organisation, stint: Stint, *, fee_bps: in
     image, command = source.choice(TASKS)
     machine, provider = listing.machine, listing.machine.provider
     start, end = stint.start, stint.end
-    asked = start - timedelta(seconds=source.randrange(4, 50))
+    asked = start - timedelta(seconds=source.randrange(3, 14))
     fault = stint.cause in Rental.PROVIDER_CAUSES
     request = Request.objects.create(
         organisation=renter,

@@ -1,7 +1,7 @@
 """The demonstration's market: providers through the product's own operations, hosts as real agents, and a past.
 
 The past is written by the same rules, with ``at`` in the past: meters are opened, proved and closed, so that the books of
-two months balance like those of today. It happens once; a later start finds its marker and does nothing.
+the weeks before balance like those of today. It happens once; a later start finds its marker and does nothing.
 """
 
 import json
@@ -32,7 +32,7 @@ from providers import applications, keys
 from providers.applications import Answers, EntryAnswers
 from providers.models import Application, Gpu, GpuModel, Machine, Provider
 
-DAYS_OF_PAST = 60
+DAYS_OF_PAST = 35
 RENTER_FUNDS_MICRO = 60_000 * MICRO
 FLEET_SECONDS = 75
 
@@ -69,7 +69,7 @@ def after_fleet(*, say: Callable[[str], None]) -> None:
     measured = _wait_for_fleet(expected, say=say)
     if history.exists():
         return
-    say(f"{measured} of {expected} hosts are connected and measured. Writing two months of past …")
+    say(f"{measured} of {expected} hosts are connected and measured. Writing five weeks of past …")
     history.write(days=DAYS_OF_PAST, at=timezone.now())
 
 

@@ -17,16 +17,17 @@ from django.views.decorators.http import require_POST, require_safe
 from billing import metering
 from gpunex.kit.money import parse_usdc
 from gpunex.kit.refusals import Refusal
+from gpunex.kit.show import cut
 from gpunex.policy.models import TierPolicy
 from marketplace import containers, credits, market, ranking, rentals, search
 from marketplace.forms import FilterForm, RentForm, seconds_of
 from marketplace.models import Listing, ModelPrice, Rental
 from marketplace.rank_words import factors_of
 from marketplace.uptime import days_of
+from providers import places
 from providers.models import GpuModel
 from reliability import scores
 from reliability.models import Benchmark
-
 
 
 @login_not_required
@@ -180,6 +181,8 @@ def _offer_context(request: HttpRequest, listing: Listing, form: RentForm) -> di
         "open": Listing.objects.open(at).filter(pk=listing.pk).exists(),
         "within_hours": Listing.objects.within_hours(at).filter(pk=listing.pk).exists(),
         "host": machine.host,
+        "memory_gib": (machine.host.get("memory_mib") or 0) // 1024,
+        "country": places.country_name(listing.country),
         "benchmark": benchmark,
         "measures": _measures(benchmark),
         "score": score,
@@ -213,7 +216,7 @@ def _measures(benchmark: Benchmark | None) -> list[dict[str, Any]]:
 
 def _parts(score: Any) -> list[dict[str, Any]]:
     weights = (("uptime", 50), ("completion", 30), ("consistency", 20))
-    return [{"name": name, "share": getattr(score, name), "points": weight * getattr(score, name), "of": weight} for name, weight in weights]
+    return [{"name": name, "share": getattr(score, name), "points": cut(weight * getattr(score, name), 2), "of": weight} for name, weight in weights]
 
 
 def _quote(request: HttpRequest, listing: Listing, typed: Any) -> dict[str, Any] | None:

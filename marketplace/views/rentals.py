@@ -72,7 +72,7 @@ def log_file(request: HttpRequest, public_id: UUID) -> StreamingHttpResponse:
     workload = found.job.workload
     pieces = WorkloadLog.objects.filter(workload=workload, attempt=workload.attempt).order_by("offset").values_list("text", flat=True)
     response = StreamingHttpResponse(pieces.iterator(chunk_size=50), content_type="text/plain; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="rental-{str(found.public_id)[:8]}.log"'
+    response["Content-Disposition"] = f'attachment; filename="{found.short_id}.log"'
     return response
 
 
@@ -128,13 +128,13 @@ def _live(rental: Rental) -> dict[str, Any]:
 def _fixed(rental: Rental) -> dict[str, Any]:
     command = rental.request.command
     text = command[2] if command[:2] == ["sh", "-c"] and len(command) == 3 else " ".join(command)
-    return {"request_": rental.request, "command": text, "gpus": RentalGpu.objects.filter(rental=rental).select_related("gpu")}
+    return {"request_": rental.request, "command": text, "fee_percent": f"{rental.fee_bps / 100:g}"}
 
 
 def _steps(rental: Rental, limit: limits.Limit | None) -> list[dict[str, Any]]:
     """The states in order, each saying whether it costs."""
     workload = rental.job.workload
-    free, billed = _("free"), _("billed")
+    free, billed = pgettext("cost", "free"), _("billed")
     ended = rental.state == State.ENDED
     started = rental.running_at is not None
     pulled = started or workload.observed not in (Observed.ASSIGNED, Observed.ACCEPTED, Observed.PULLING)

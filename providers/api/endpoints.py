@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 from gpunex.kit.refusals import Refusal
 from gpunex.kit.time import iso_z
 from gpunex.policy.models import Policy
-from marketplace import listings, rentals
+from marketplace import lifecycle, listings
 from providers import inventory as inventories
 from providers import machines, workloads
 from providers.api import fields
@@ -162,7 +162,7 @@ class WorkloadReport(AgentEndpoint):
         workload = workloads.report(machine=self.machine, workload_id=workload_id, report=Report(**body), at=self.at)
         # In transactions of their own: a repeat of the report makes up for one that fails.
         if workload.kind == Workload.Kind.JOB:
-            rentals.heard(workload=workload, at=self.at)
+            lifecycle.heard(workload=workload, at=self.at)
         else:
             benchmarks.heard(workload=workload, at=self.at)
         if workload.observed == Workload.Observed.FINISHED:
@@ -223,7 +223,7 @@ class Uninstall(AgentEndpoint):
     def post(self, request: Request) -> Response:
         for workload in machines.retire(machine=self.machine, at=self.at):
             if workload.kind == Workload.Kind.JOB:
-                rentals.heard(workload=workload, at=self.at)
+                lifecycle.heard(workload=workload, at=self.at)
             else:
                 benchmarks.heard(workload=workload, at=self.at)
         self.offers_changed()

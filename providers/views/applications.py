@@ -21,6 +21,7 @@ from gpunex.kit import show
 from gpunex.kit.refusals import Refusal
 from gpunex.kit.time import zone_names
 from gpunex.policy.models import Policy, Tier, TierPolicy
+from marketplace.models import Rental
 from providers import applications
 from providers.forms import ApplicationForm, form_token, posted
 from providers.models import Application, Machine
@@ -56,7 +57,8 @@ def roles(request: HttpRequest) -> HttpResponse:
             "application": latest,
             "state": STATES[State(latest.state)] if latest else "idle",
             "steps": _role_steps(provider, latest),
-            "keeps": [keep / 100 for keep in keeps],
+            "running": Rental.objects.filter(organisation__pk=organisation.pk).open().count() if organisation else 0,
+            "keeps": [f"{keep / 100:g}" for keep in keeps],
             "policy": Policy.load(),
         },
     )
@@ -153,7 +155,7 @@ def application(request: HttpRequest, public_id: UUID) -> HttpResponse:
             "events": [{"event": event, "state": STATES[State(event.to_state)], "by": _who(event, request)} for event in events],
             "entries": [_entry_in_words(entry) for entry in found.entries.select_related("gpu_model")],
             "fits": fits(facts_of(found)),
-            "fee": TierPolicy.of(found.tier).fee_bps / 100 if found.tier else None,
+            "fee": f"{TierPolicy.of(found.tier).fee_bps / 100:g}" if found.tier else "",
             "open": found.state in Application.OPEN_STATES,
         },
     )
@@ -269,7 +271,7 @@ def _days(windows: list[Any]) -> list[dict[str, str]]:
 
 def _who(event: Any, request: HttpRequest) -> str:
     """The applicant's side by name; the platform's side as the platform."""
-    if event.actor is None or event.actor.is_staff and event.actor != request.user:
+    if event.actor is None or (event.actor.is_staff and event.actor != request.user):
         return "GPUnex"
     return event.actor.get_full_name()
 

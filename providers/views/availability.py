@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -74,8 +75,11 @@ def in_words(version: Schedule | None) -> str:
     if version is None or version.always:
         return _("around the clock")
     hours = minutes_of_week(version.windows) / 60
-    shown = show.cut(hours, 0 if hours == int(hours) else 1)
-    return ngettext("%(hours)s hour a week", "%(hours)s hours a week", int(hours)) % {"hours": shown}
+    return ngettext("%(hours)s hour a week", "%(hours)s hours a week", int(hours)) % {"hours": _hours(hours)}
+
+
+def _hours(hours: float) -> str:
+    return show.cut(hours, 0 if hours == int(hours) else 1)
 
 
 def _following(versions: Sequence[Schedule], at: datetime) -> list[Schedule]:
@@ -182,7 +186,8 @@ def _saved(machine: Machine, written: Sequence[Schedule], at: datetime) -> str:
 def _editor(request: HttpRequest, host: Host, form: HoursForm, *, status: int = 200) -> HttpResponse:
     desk: Desk = request.desk
     following = _following(host.machine.schedules.all(), desk.at)
-    zone_name = host.schedule.timezone if host.schedule else "UTC"
+    latest = _latest(host, desk.at)
+    zone_name = latest.timezone if latest else "UTC"
     context = {
         "nav": "availability",
         "host": host,
@@ -191,6 +196,7 @@ def _editor(request: HttpRequest, host: Host, form: HoursForm, *, status: int = 
         "form": form,
         "zones": zone_names(),
         "now": in_words(host.schedule),
+        "now_zone": host.schedule.timezone if host.schedule else "UTC",
         "zone": zone_name,
         "following": [{"version": version, "words": in_words(version)} for version in following],
         "week": next_week(host, zone_name, desk.at),
@@ -208,14 +214,14 @@ def next_week(host: Host, zone_name: str, at: datetime) -> list[dict[str, Any]]:
     midnights = [datetime.combine(today + timedelta(days=day), time(), tzinfo=local).astimezone(UTC) for day in range(DAYS + 1)]
     spans = declared_spans(host.machine.schedules.all(), midnights[0], midnights[-1])
     rows = []
-    for number, (start, end) in enumerate(zip(midnights, midnights[1:], strict=False)):
+    for number, (start, end) in enumerate(pairwise(midnights)):
         inside = common(spans, [(start, end)])
         rows.append(
             {
                 "day": today + timedelta(days=number),
                 "weekday": date_format(today + timedelta(days=number), "l"),
                 "said": _spans_in_words(inside, start, end, local),
-                "hours": seconds(inside) / 3600,
+                "hours": _hours(seconds(inside) / 3600),
                 "shares": _shares(inside, start, end),
             }
         )

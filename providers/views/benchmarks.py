@@ -8,9 +8,8 @@ from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.utils.http import urlencode
 from django.urls import reverse
-from django.utils.translation import gettext as _
+from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
@@ -84,7 +83,7 @@ def benchmark_list(request: HttpRequest) -> HttpResponse:
 
 
 def _newest(runs: Any) -> dict[int, Benchmark]:
-    return {run.gpu_id: run for run in runs.order_by("gpu", "-requested_at", "-pk").distinct("gpu")}
+    return {run.gpu_id: run for run in runs.order_by("gpu_id", "-requested_at", "-pk").distinct("gpu_id")}
 
 
 def _expected(gpus: Iterable[Gpu]) -> dict[tuple[int, str], VariantExpectation]:

@@ -10,7 +10,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
-from gpunex import desk as desks
 from gpunex.desk import Desk
 from gpunex.kit import show
 from gpunex.kit.money import MICRO
@@ -43,12 +42,13 @@ def overview(request: HttpRequest) -> HttpResponse:
     desk: Desk = request.desk
     live = bool(request.headers.get("HX-Request"))
     earned = income.of(desk.provider.organisation, first=(desk.at - timedelta(days=CHART_DAYS - 1)).date(), at=desk.at)
+    steps = checklist(desk)
     page: dict[str, Any] = {
         "nav": "overview",
         "provider": desk.provider,
         "at": desk.at,
-        "matters": matters(desk),
-        "steps": checklist(desk),
+        "matters": matters(desk, started=not steps),
+        "steps": steps,
         "readouts": _readouts(desk, earned),
         "rows": [machine_row(desk, host, earned) for host in _shown(desk)],
         "machines": len(desk.fleet.hosts),
@@ -65,9 +65,14 @@ def overview(request: HttpRequest) -> HttpResponse:
 # --- what needs the provider -----------------------------------------------------------------------------------------
 
 
-def matters(desk: Desk) -> list[dict[str, Any]]:
-    """What needs a person, worst first, with one action each. Long lists of one kind become one line."""
-    found = [*_offline(desk), *_broken(desk), *_delisted(desk), *_money(desk), *_quieter(desk), *_planned(desk)]
+def matters(desk: Desk, *, started: bool) -> list[dict[str, Any]]:
+    """What needs a person, worst first, with one action each. Long lists of one kind become one line.
+
+    ``started``: the first steps are done; before, the checklist asks for the price and the wallet.
+    """
+    found = [*_offline(desk), *_broken(desk), *_delisted(desk), *_quieter(desk), *_planned(desk)]
+    if started:
+        found += _money(desk)
     return sorted(found, key=lambda matter: WORST_FIRST[matter["state"]])
 
 
@@ -144,10 +149,10 @@ def _money(desk: Desk) -> list[dict[str, Any]]:
     for model in desk.unpriced:
         title = said(_("{model} has no price"), model=ui.ltr(model.name))
         note = _("Without a price it is not offered. The recommendation of the market stands beside the field.")
-        found.append(_matter("warn", title, note, reverse("providers:pricing"), _("Set a price")))
-    if desk.method is None and desk.fleet.hosts:
+        found.append(_matter("warn", title, note, _tab("providers:pricing"), _("Set a price")))
+    if desk.method is None:
         note = _("Earnings wait in your account until the platform knows where to send them.")
-        found.append(_matter("warn", _("No wallet is connected"), note, reverse("providers:payouts"), _("Connect a wallet")))
+        found.append(_matter("warn", _("No wallet is connected"), note, _tab("providers:payouts"), _("Connect a wallet")))
     return found
 
 
@@ -216,17 +221,17 @@ def _today(moment: datetime, at: datetime) -> bool:
     return moment.astimezone(UTC).date() == at.astimezone(UTC).date()
 
 
-# --- the way to the first rental -------------------------------------------------------------------------------------
+# --- the way to the first payment -------------------------------------------------------------------------------------
 
 
 def checklist(desk: Desk) -> list[dict[str, Any]]:
-    """The steps to the first rental; none once it is there and the money knows its way."""
+    """The steps to being paid; none once something was rented and the money knows its way."""
     counts, hosts = desk.fleet.counts, desk.fleet.hosts
     seen = any(host.machine.last_seen_at for host in hosts)
     measured = any(card.gpu.benchmarked_at for host in hosts for card in host.cards)
-    rented = bool(counts[Standing.RENTED]) or Rental.objects.filter(provider=desk.provider).exists()
     priced = bool(desk.prices)
-    if rented and desk.method and priced:
+    rented = bool(counts[Standing.RENTED]) or Rental.objects.filter(provider=desk.provider).exists()
+    if rented and priced and desk.method:
         return []
     steps = [
         (bool(hosts), _("Install the agent"), _("One line on the machine, about five minutes."), "providers:install", _("Show the line")),
@@ -242,7 +247,7 @@ def checklist(desk: Desk) -> list[dict[str, Any]]:
             "state": "done" if done else "now" if number == now else "later",
             "title": title,
             "note": "" if done else note,
-            "when": said('<a href="{href}">{action}</a>', href=reverse(to), action=action) if action and not done else "",
+            "when": said('<a href="{href}">{action}</a>', href=_tab(to), action=action) if action and not done else "",
         }
         for number, (done, title, note, to, action) in enumerate(steps)
     ]
@@ -259,7 +264,7 @@ def _readouts(desk: Desk, earned: income.Income) -> dict[str, Any]:
         "week_micro": earned.since(week.date()),
         "fee": TierPolicy.of(desk.provider.tier).fee_bps / 100,
         "last_payout": last,
-        "next_payout": desks.next_payout(desk),
+        "next_payout": desk.payout_on,
         "share": _rented_share(desk, week),
     }
 
@@ -313,3 +318,11 @@ def machine_row(desk: Desk, host: Host, earned: income.Income) -> dict[str, Any]
         "week_micro": earned.machines.get(host.machine.pk, 0),
         "score": score,
     }
+
+
+def _tab(name):
+    from django.urls import NoReverseMatch
+    try:
+        return reverse(name)
+    except NoReverseMatch:
+        return "/"

@@ -5,6 +5,7 @@ from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import get_language
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
 from gpunex.policy.models import Policy, Tier, TierPolicy
@@ -16,14 +17,27 @@ from providers.models import GpuModel
 @require_safe
 def guide(request: HttpRequest) -> HttpResponse:
     language = "ar" if (get_language() or "").startswith("ar") else "en"
+    community, enterprise = (_figures(TierPolicy.of(tier)) for tier in (Tier.COMMUNITY, Tier.ENTERPRISE))
     return render(
         request,
         f"guide/{language}.html",
         {
             "nav": "guide",
             "policy": Policy.load(),
-            "community": _figures(TierPolicy.of(Tier.COMMUNITY)),
-            "enterprise": _figures(TierPolicy.of(Tier.ENTERPRISE)),
+            "community": community,
+            "enterprise": enterprise,
+            "tiers": [community, enterprise],
+            "sections": [
+                ("overview", _("Overview")),
+                ("requirements", _("System requirements")),
+                ("applying", _("Applying as a provider")),
+                ("agent", _("Installing the agent")),
+                ("benchmarks", _("Benchmarks")),
+                ("pricing", _("Prices")),
+                ("tiers", _("Tiers")),
+                ("earnings", _("Earnings")),
+                ("reliability", _("Reliability score")),
+            ],
             "models": GpuModel.objects.filter(active=True),
             "docker": DOCKER_LEAST,
             "toolkit": TOOLKIT_LEAST,
@@ -36,9 +50,9 @@ def _figures(policy: TierPolicy) -> dict[str, object]:
     """A tier's numbers in the units that people read: Gbps and per cent."""
     return {
         "policy": policy,
-        "gbps": policy.network_mbps / 1000,
-        "fee": policy.fee_bps / 100,
-        "keeps": (10_000 - policy.fee_bps) / 100,
-        "uptime": policy.uptime_floor_bps / 100,
-        "benchmark": policy.benchmark_floor_bps / 100,
+        "gbps": f"{policy.network_mbps / 1000:g}",
+        "fee": f"{policy.fee_bps / 100:g}",
+        "keeps": f"{(10_000 - policy.fee_bps) / 100:g}",
+        "uptime": f"{policy.uptime_floor_bps / 100:g}",
+        "benchmark": f"{policy.benchmark_floor_bps / 100:g}",
     }

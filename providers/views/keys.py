@@ -1,12 +1,10 @@
 """The keys that connect machines, the page that says how, and the installer itself."""
 
 from typing import Any
-from uuid import UUID
 
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
@@ -14,21 +12,22 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from gpunex.accounts.models import Membership
 from gpunex.kit.refusals import Refusal
 from gpunex.policy.models import Policy
 from providers import keys
 from providers.applications import DOCKER_LEAST, TOOLKIT_LEAST
 from providers.models import Application, EnrolmentKey, Machine, Provider
+from providers.views.access import provider_page
 
 INSTALL_SCRIPT = settings.BASE_DIR / "agent" / "install.sh"
 
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
+@provider_page
 def key_list(request: HttpRequest) -> HttpResponse:
     """API keys and open tokens. A key is made here and shown in the answer to that, never again."""
-    provider = _provider(request)
+    provider = request.desk.provider
     made, refusal = "", ""
     if request.method == "POST":
         try:
@@ -40,8 +39,9 @@ def key_list(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @require_POST
+@provider_page
 def rotate(request: HttpRequest, pk: int) -> HttpResponse:
-    provider = _provider(request)
+    provider = request.desk.provider
     key = get_object_or_404(EnrolmentKey, pk=pk, provider=provider, kind=EnrolmentKey.Kind.API_KEY)
     try:
         made = keys.rotate(key=key, by=request.user, at=timezone.now())
@@ -51,8 +51,9 @@ def rotate(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
+@provider_page
 def revoke(request: HttpRequest, pk: int) -> HttpResponse:
-    key = get_object_or_404(EnrolmentKey, pk=pk, provider=_provider(request))
+    key = get_object_or_404(EnrolmentKey, pk=pk, provider=request.desk.provider)
     keys.revoke(key=key, by=request.user, at=timezone.now())
     messages.success(request, _("%(prefix)s… is revoked. Machines it connected stay connected.") % {"prefix": key.prefix})
     return redirect("providers:keys")
@@ -60,9 +61,10 @@ def revoke(request: HttpRequest, pk: int) -> HttpResponse:
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
+@provider_page
 def install(request: HttpRequest) -> HttpResponse:
     """The line to run on a GPU machine, and a fresh token for it."""
-    provider, at = _provider(request), timezone.now()
+    provider, at = request.desk.provider, timezone.now()
     token = ""
     if request.method == "POST":
         approved = Application.objects.filter(organisation=provider.organisation, state=Application.State.APPROVED)
@@ -100,18 +102,6 @@ def agent_install(request: HttpRequest) -> HttpResponse:
     response = HttpResponse(script, content_type="text/x-shellscript; charset=utf-8")
     response["Cache-Control"] = "no-cache"
     return response
-
-
-def _provider(request: HttpRequest) -> Provider:
-    """The provider the person acts for. No provider: there is no such page; no right to its keys: refused."""
-    organisation = request.organisation
-    if not organisation:
-        raise Http404
-    provider = get_object_or_404(Provider.objects.select_related("organisation"), organisation__pk=organisation.pk)
-    speaks = (Membership.Role.OWNER, Membership.Role.MEMBER)
-    if not Membership.objects.filter(user=request.user, organisation__pk=organisation.pk, role__in=speaks).exists():
-        raise PermissionDenied
-    return provider
 
 
 def _keys_page(request: HttpRequest, provider: Provider, *, made: str = "", refusal: str = "", typed: str = "") -> HttpResponse:

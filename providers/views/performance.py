@@ -17,6 +17,7 @@ from gpunex.kit import show
 from gpunex.kit.spans import Span, common, seconds, without
 from marketplace.models import Rental
 from providers.fleet import Host
+from providers.models import Machine
 from providers.views import words
 from providers.views.access import provider_page
 from providers.views.score import score_rows
@@ -52,7 +53,8 @@ def performance(request: HttpRequest) -> HttpResponse:
     page = Paginator(ordered, MACHINES_A_PAGE).get_page(request.GET.get("page"))
     policy, reliability = desk.policy, desk.reliability
     pasts = scores.pasts_of([host.machine for host in page], at=desk.at, policy=policy)
-    losses = [loss for host in page for loss in _losses(desk, host, pasts[host.machine.pk])] if reliability else []
+    faults = _faults([host.machine for host in page])
+    losses = [loss for host in page for loss in _losses(desk, host, pasts[host.machine.pk], faults)] if reliability else []
     losses.sort(key=lambda loss: -loss.points)
     return render(
         request,
@@ -61,9 +63,8 @@ def performance(request: HttpRequest) -> HttpResponse:
             "nav": "performance",
             "reliability": reliability,
             "score": score_rows(reliability, _notes(desk)),
-            "lost": show.cut(100 - reliability.score, 2) if reliability else "",
+            "lost": show.cut((10_000 - int(reliability.score * 100 + 1e-6)) / 100, 2) if reliability else "",
             "losses": losses[:LOSSES_SHOWN],
-            "lost_most": losses[0].points if losses else 0,
             "page": page,
             "rows": [_row(desk, host, pasts[host.machine.pk]) for host in page],
             "first_day": desk.at - timedelta(days=policy.score_window_days - 1),
@@ -99,7 +100,7 @@ def _notes(desk: Desk) -> dict[str, str]:
 # --- where the points went -------------------------------------------------------------------------------------------
 
 
-def _losses(desk: Desk, host: Host, past: dict[str, Any]) -> list[Loss]:
+def _losses(desk: Desk, host: Host, past: dict[str, Any], faults: dict[tuple[int, datetime], str]) -> list[Loss]:
     """Each event's price: the score as it would be without it, less the score as it is, by the machine's share of all."""
     if host.machine.pk not in desk.scores:
         return []
@@ -120,11 +121,10 @@ def _losses(desk: Desk, host: Host, past: dict[str, Any]) -> list[Loss]:
             note = _("since %(time)s, still going on") % {"time": show.moment(start)}
         cost = points(connected=[*past["connected"], (start, end)])
         found.append(Loss(_("Not connected for %(length)s") % {"length": length}, note, host, _("Uptime"), cost, start, end + half_life))
-    faults = _faults(host)
     for number, job in enumerate(past["jobs"]):
         if job.value < 1:
             jobs = [replace(other, value=1.0) if place == number else other for place, other in enumerate(past["jobs"])]
-            what = faults.get(job.at, _("A job was interrupted by the machine's side"))
+            what = faults.get((host.machine.pk, job.at), _("A job was interrupted by the machine's side"))
             found.append(Loss(what, show.moment(job.at), host, _("Jobs"), points(jobs=jobs), job.at, job.at + half_life))
     weak = [run for run in past["runs"] if run.value < 1]
     if weak:
@@ -140,11 +140,11 @@ def _losses(desk: Desk, host: Host, past: dict[str, Any]) -> list[Loss]:
     return [loss for loss in found if loss.points >= SMALLEST_LOSS]
 
 
-def _faults(host: Host) -> dict[datetime, str]:
-    """Why jobs failed, by when: the causes of provider-side outcomes in words."""
+def _faults(machines: Sequence[Machine]) -> dict[tuple[int, datetime], str]:
+    """Why jobs failed by the machine's fault, in words, by the machine's pk and when."""
     causes = dict(Rental.Cause.choices)
-    rows = Outcome.objects.filter(machine=host.machine, provider_fault=True).values_list("at", "cause")
-    return {at: _("A job ended: %(cause)s") % {"cause": causes.get(cause, cause)} for at, cause in rows}
+    rows = Outcome.objects.filter(machine__in=machines, provider_fault=True).values_list("machine", "at", "cause")
+    return {(machine, at): _("A job ended: %(cause)s") % {"cause": causes.get(cause, cause)} for machine, at, cause in rows}
 
 
 def gaps(past: dict[str, Any], at: datetime, window_days: int) -> list[Span]:

@@ -18,6 +18,13 @@ from urllib.parse import parse_qs, urlsplit
 TERMINAL = "finished"
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """An agent that is killed leaves its connections as they are; that is no news."""
+
+
 class Peer:
     """Counts and keeps; every public attribute may be read while `lock` is held or after the agent has ended."""
 
@@ -42,8 +49,7 @@ class Peer:
         self.lose_answers = 0  # take in that many posts, then break the connection instead of answering
         self.refuse: dict[str, tuple[int, str]] = {}  # path: status and code
         self.clock_ahead = timedelta(0)
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._http.daemon_threads = True
+        self._http = _Server(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -180,7 +186,7 @@ class Peer:
         wish = assigned or {}
         return 200, {"revision": self.revision, "stop_at": wish.get("stop_at"), "wanted": wish.get("wanted", "stop")}
 
-    def _handler(peer: Peer) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+    def _handler(peer: Peer) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
@@ -206,7 +212,7 @@ class Peer:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = _serve  # noqa: N815
+            do_GET = do_POST = _serve
 
             def log_message(self, *_: Any) -> None:
                 """Keep the tests' output clean."""

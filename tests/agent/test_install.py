@@ -4,8 +4,8 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from email.utils import format_datetime
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -43,7 +43,7 @@ def install(tmp_path: Path) -> Install:
         (bin_folder / name).write_text(f"#!/bin/sh\n{body}\n")
         (bin_folder / name).chmod(0o755)
     for tool in ("bash", "sh", "cat", "uname", "id", "readlink", "grep", "head", "sed", "sort", "tr", "tail", "date", "df", "awk", "mktemp",
-                 "rm", "install", "test", "mkdir", "chmod", "chown", "sleep", "dirname"):  # fmt: skip
+                 "rm", "install", "test", "mkdir", "chmod", "chown", "sleep", "dirname", "stat", "mv"):  # fmt: skip
         (bin_folder / tool).symlink_to(shutil.which(tool) or f"/usr/bin/{tool}")
 
     def run(
@@ -60,7 +60,14 @@ def install(tmp_path: Path) -> Install:
         }  # fmt: skip
         environment = {name: value for name, value in environment.items() if value}
         return subprocess.run(
-            ["bash", "-s", "--", *options], input=text, env=environment, text=True, capture_output=True, timeout=30, start_new_session=True, check=False
+            ["bash", "-s", "--", *options],
+            input=text,
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=30,
+            start_new_session=True,
+            check=False,
         )
 
     return run
@@ -80,7 +87,9 @@ def test_shellcheck_finds_nothing() -> None:
 
 
 @pytest.mark.spec("B1")
-def test_a_dry_run_checks_everything_says_what_it_would_do_and_changes_nothing(install: Install, tmp_path: Path) -> None:
+def test_a_dry_run_checks_everything_says_what_it_would_do_and_changes_nothing(
+    install: Install, tmp_path: Path
+) -> None:
     done = install("--dry-run")
     assert done.returncode == 0, done.stderr
     assert "Nothing was changed" in done.stdout
@@ -158,11 +167,15 @@ def elsewhere(tmp_path: Path) -> str:
         text = text.replace(f"={place}\n", f"={tmp_path}{place}\n")
     socket = tmp_path / "docker.sock"
     socket.touch()
-    return text.replace("/var/run/docker.sock", str(socket)).replace("mkdir -p \"$STATE\"", f"mkdir -p {tmp_path}/var/lib/gpunex")
+    return text.replace("/var/run/docker.sock", str(socket)).replace(
+        'mkdir -p "$STATE"', f"mkdir -p {tmp_path}/var/lib/gpunex"
+    )
 
 
 @pytest.mark.spec("B1")
-def test_a_whole_installation_ends_with_a_heartbeat_and_keeps_the_key_to_itself(install: Install, elsewhere: str, tmp_path: Path) -> None:
+def test_a_whole_installation_ends_with_a_heartbeat_and_keeps_the_key_to_itself(
+    install: Install, elsewhere: str, tmp_path: Path
+) -> None:
     done = install(script=elsewhere)
     assert done.returncode == 0, done.stderr
     assert "Connected." in done.stdout
@@ -170,7 +183,13 @@ def test_a_whole_installation_ends_with_a_heartbeat_and_keeps_the_key_to_itself(
     assert (key.read_text(), key.stat().st_mode & 0o777, key.stat().st_uid) == ("gpxe_secret\n", 0o400, 10001)
     ran = calls(tmp_path)
     assert "gpxe_secret" not in ran + done.stdout + done.stderr
-    order = ["docker pull", "systemctl start gpunex-egress", "--enrol-only", "systemctl restart gpunex-agent", "docker exec gpunex-agent"]
+    order = [
+        "docker pull",
+        "systemctl start gpunex-egress",
+        "--enrol-only",
+        "systemctl restart gpunex-agent",
+        "docker exec gpunex-agent",
+    ]
     assert [ran.index(step) for step in order] == sorted(ran.index(step) for step in order)
     started = next(line for line in ran.splitlines() if "--enrol-only" in line)
     for wall in ("--read-only", "--cap-drop ALL", "no-new-privileges", "--user 10001:", "readonly"):
@@ -192,12 +211,17 @@ def test_what_it_writes_is_sound(install: Install, elsewhere: str, tmp_path: Pat
     assert install(script=elsewhere).returncode == 0
     library, units = tmp_path / "usr/local/lib/gpunex", tmp_path / "etc/systemd/system"
     if shutil.which("shellcheck"):
-        done = subprocess.run(["shellcheck", library / "run-agent", library / "egress"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["shellcheck", library / "run-agent", library / "egress"], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout
     if shutil.which("systemd-analyze"):
         docker = units / "docker.service"
         docker.write_text("[Service]\nExecStart=/bin/true\n")
-        names = [units / name for name in ("gpunex-agent.service", "gpunex-egress.service", "gpunex-egress.timer", "docker.service")]
+        names = [
+            units / name
+            for name in ("gpunex-agent.service", "gpunex-egress.service", "gpunex-egress.timer", "docker.service")
+        ]
         done = subprocess.run(["systemd-analyze", "verify", *names], capture_output=True, text=True, check=False)
         assert "gpunex" not in done.stderr, done.stderr
     if shutil.which("unshare") and shutil.which("nft"):

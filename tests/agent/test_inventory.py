@@ -56,7 +56,13 @@ class Host:
             return read_facts(hostname="h", disk_of=self.folder, versions={}, driver_version=driver, cuda_version=cuda)
 
         return Inventory(
-            database=self.database, outbox=self.outbox, driver=self.driver, clock=SetClock(), boot_id=boot_id, given=given, host_facts=facts
+            database=self.database,
+            outbox=self.outbox,
+            driver=self.driver,
+            clock=SetClock(),
+            boot_id=boot_id,
+            given=given,
+            host_facts=facts,
         )
 
     def kinds(self) -> list[str]:
@@ -91,7 +97,9 @@ def test_a_card_that_vanishes_is_told_stays_listed_and_may_run_nothing(host: Hos
 def test_only_a_new_boot_or_driver_makes_a_card_well_again_not_a_restart_of_the_agent(host: Host) -> None:
     inventory = host.inventory()
     inventory.look()
-    host.driver.now = reading(GPUS[0], GPUS[1], xids=[{"gpu_uuid": GPUS[0], "xid": 79}, {"gpu_uuid": GPUS[1], "xid": 31}])
+    host.driver.now = reading(
+        GPUS[0], GPUS[1], xids=[{"gpu_uuid": GPUS[0], "xid": 79}, {"gpu_uuid": GPUS[1], "xid": 31}]
+    )
     inventory.look()
     host.driver.now = reading(GPUS[0], GPUS[1])
     again = host.inventory()
@@ -154,3 +162,5 @@ def test_a_card_that_holds_memory_is_in_use(host: Host) -> None:
     host.driver.now = reading(GPUS[0], used=501)
     inventory.look()
     assert inventory.in_use(GPUS[0])
+    host.driver.now = reading(GPUS[0], used=1)
+    assert not inventory.in_use(GPUS[0])

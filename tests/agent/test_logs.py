@@ -11,7 +11,9 @@ WHOLE = ["one", "two", "********", "three"]
 
 
 def shipper(rig: Rig, peer: Peer) -> LogShipper:
-    return LogShipper(workloads=rig.workloads, engine=rig.engine, platform=Platform(peer.url, clock=Clock(), secret=peer.secret))
+    return LogShipper(
+        workloads=rig.workloads, engine=rig.engine, platform=Platform(peer.url, clock=Clock(), secret=peer.secret)
+    )
 
 
 def run(rig: Rig, peer: Peer, script: str = SCRIPT) -> str:

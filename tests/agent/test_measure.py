@@ -34,16 +34,23 @@ def ptxas() -> str:
 def test_every_kernel_compiles_for_every_card(kernel: str, architecture: int, tmp_path: Path) -> None:
     if kernel == "mma_sm80" and architecture < 80:
         refused = subprocess.run(
-            [ptxas(), f"-arch=sm_{architecture}", KERNELS / f"{kernel}.ptx", "-o", tmp_path / "out"], capture_output=True, check=False
+            [ptxas(), f"-arch=sm_{architecture}", KERNELS / f"{kernel}.ptx", "-o", tmp_path / "out"],
+            capture_output=True,
+            check=False,
         )
         assert refused.returncode != 0
         return
     done = subprocess.run(
-        [ptxas(), "-v", f"-arch=sm_{architecture}", KERNELS / f"{kernel}.ptx", "-o", tmp_path / "out"], capture_output=True, text=True, check=False
+        [ptxas(), "-v", f"-arch=sm_{architecture}", KERNELS / f"{kernel}.ptx", "-o", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     registers = [int(count) for count in re.findall(r"Used (\d+) registers", done.stderr)]
-    least = {"fma32": 12, "fma16": 10, "mma_sm80": 36, "mma_sm75": 34, "memory": 16}[kernel]  # fewer: a loop was folded away
+    least = {"fma32": 12, "fma16": 10, "mma_sm80": 36, "mma_sm75": 34, "memory": 16}[
+        kernel
+    ]  # fewer: a loop was folded away
     assert min(registers) >= least
 
 
@@ -66,7 +73,10 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no C compiler (gcc) for the stub of libcuda.so.1")
     library = tmp_path_factory.mktemp("cuda") / "libcuda.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", library, HERE / "libcuda_stub.c", "-lm"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", library, HERE / "libcuda_stub.c", "-lm"],
+        check=True,
+    )
     return library
 
 
@@ -101,7 +111,14 @@ def test_a_turing_card_is_counted_by_its_own_instruction(card: Any) -> None:
 
 @pytest.mark.spec("I1")
 def test_a_card_that_sags_under_load_shows_it(card: Any) -> None:
-    sample = Sample(gpu_uuid=FIRST, temperature_c=91, power_w=70.1, sm_clock_mhz=900, memory_clock_mhz=6251, throttle_reasons=["hw_thermal_slowdown"])
+    sample = Sample(
+        gpu_uuid=FIRST,
+        temperature_c=91,
+        power_w=70.1,
+        sm_clock_mhz=900,
+        memory_clock_mhz=6251,
+        throttle_reasons=["hw_thermal_slowdown"],
+    )
     figures = card("tensor=121e12 sag=0.8", seconds=0.6, sample=sample)
     assert figures["sustained_ratio"] == pytest.approx(0.8, abs=0.05)
     assert (figures["temperature_c"], figures["throttle_reasons"]) == (91, ["hw_thermal_slowdown"])
@@ -135,7 +152,13 @@ def test_a_card_cuda_does_not_see_is_named(stub: Path, monkeypatch: pytest.Monke
 
 
 def test_figures_are_read_from_a_log_that_says_other_things_too() -> None:
-    lines = ["==========", "CUDA Version 13.0", '{"uuid": "GPU-b", "fp32_tflops": 2}', "7", '{"uuid": "GPU-a", "fp32_tflops": 1}']
+    lines = [
+        "==========",
+        "CUDA Version 13.0",
+        '{"uuid": "GPU-b", "fp32_tflops": 2}',
+        "7",
+        '{"uuid": "GPU-a", "fp32_tflops": 1}',
+    ]
     assert [figures["uuid"] for figures in read_figures(lines, ["GPU-a", "GPU-b"])] == ["GPU-a", "GPU-b"]
     with pytest.raises(BenchmarkFailed, match="GPU-c"):
         read_figures(lines, ["GPU-c"])
@@ -147,7 +170,17 @@ def test_the_checksum_binds_nonce_cards_and_kernels() -> None:
     first = checksum("nonce", ["GPU-a", "GPU-b"])
     assert first == checksum("nonce", ["GPU-b", "GPU-a"])
     assert re.fullmatch(r"[0-9a-f]{64}", first)
-    assert len({first, checksum("other", ["GPU-a", "GPU-b"]), checksum("nonce", ["GPU-a"]), checksum("nonce", ["GPU-a", "GPU-b"], "2")}) == 4
+    assert (
+        len(
+            {
+                first,
+                checksum("other", ["GPU-a", "GPU-b"]),
+                checksum("nonce", ["GPU-a"]),
+                checksum("nonce", ["GPU-a", "GPU-b"], "2"),
+            }
+        )
+        == 4
+    )
 
 
 def test_the_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:

@@ -91,7 +91,12 @@ def test_what_a_card_does_not_report_is_none_and_the_rest_is_read(library: Libra
     library.card(0, power="!3", utilization="!3", total="!3", reasons="!3", fan="!999", mig=1)
     reading = driver.read()
     sample = reading.samples[0]
-    assert (sample.power_w, sample.utilization_pct, sample.memory_used_mib, sample.throttle_reasons) == (None, None, None, None)
+    assert (sample.power_w, sample.utilization_pct, sample.memory_used_mib, sample.throttle_reasons) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert sample.temperature_c == 41
     assert reading.gpus[0].vram_mib is None
     assert reading.gpus[0].mig_enabled is True
@@ -158,7 +163,10 @@ def wait() -> list[dict[str, object]]:
 
 
 @pytest.mark.case("agent-14")
-@pytest.mark.parametrize(("xid", "health"), [(13, None), (31, None), (43, None), (48, "degraded"), (63, "degraded"), (79, "fatal"), (999, "degraded")])
+@pytest.mark.parametrize(
+    ("xid", "health"),
+    [(13, None), (31, None), (43, None), (48, "degraded"), (63, "degraded"), (79, "fatal"), (999, "degraded")],
+)
 def test_xids_are_sorted_by_whose_fault_they_are(xid: int, health: str | None) -> None:
     assert xid_health(xid) == health
 

@@ -41,11 +41,17 @@ def test_every_log_begins_by_saying_that_it_is_simulated() -> None:
 
 
 def test_the_tiny_language_knows_variables_and_the_cards() -> None:
-    assert lines(["sh", "-c", "echo $NAME-${NAME}\nnvidia-smi -L"], NAME="x")[1:] == ["x-x", "GPU 0: NVIDIA L4 (simulated)"]
+    assert lines(["sh", "-c", "echo $NAME-${NAME}\nnvidia-smi -L"], NAME="x")[1:] == [
+        "x-x",
+        "GPU 0: NVIDIA L4 (simulated)",
+    ]
     assert len(lines(None)) > 20
 
 
-@pytest.mark.parametrize("odd", [["sh", "-c", "echo 'unclosed"], ["sh", "-c", ""], ["sh", "-c", ";;&&"], [""], ["exit", "x"], ["sleep", "-5"]])
+@pytest.mark.parametrize(
+    "odd",
+    [["sh", "-c", "echo 'unclosed"], ["sh", "-c", ""], ["sh", "-c", ";;&&"], [""], ["exit", "x"], ["sleep", "-5"]],
+)
 def test_odd_commands_end(odd: list[str]) -> None:
     assert interpret(odd, env={}, gpus=[], seed="s").ends_after_s < 60
 

@@ -10,6 +10,7 @@ from providers import applications
 from providers.applications import Answers, EntryAnswers
 from providers.models import Application, GpuModel
 
+
 def person(name: str, *, language: str = "en", staff: bool = False, at: datetime) -> User:
     user = User.objects.create_user(
         f"{name.lower()}@example.com", None, full_name=name, language=language, is_staff=staff, is_superuser=staff

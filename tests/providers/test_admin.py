@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from gpunex.outbox import mail
-from gpunex.policy.models import Policy, TierPolicy
+from gpunex.policy.models import TierPolicy
 from providers import applications
 from providers.models import Application, EnrolmentKey, GpuModel, Provider
 from tests.providers.applying import organisation_of, person, submitted

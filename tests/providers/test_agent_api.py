@@ -327,7 +327,7 @@ def test_names_of_machines_are_unique_within_a_provider(now: datetime) -> None:
 
 def job(host: Host, at: datetime) -> Workload:
     return workloads.assign(
-        machine=host.machine, kind=Workload.Kind.BENCHMARK, spec={"image": "ubuntu:24.04", "env": {"A": "secret"}}, gpus=host.gpus[:1], at=at
+        machine=host.machine, kind=Workload.Kind.JOB, spec={"image": "ubuntu:24.04", "env": {"A": "secret"}}, gpus=host.gpus[:1], at=at
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from gpunex.accounts.models import Notice
+from gpunex.kit import show
 from gpunex.kit.secrets import decrypt, digest
 from gpunex.outbox.models import Message
 from gpunex.policy.models import Policy, Tier, TierPolicy
@@ -54,7 +55,7 @@ def test_submitting_sets_the_deadline_in_business_days_and_writes_history_and_ma
     message, body = mail_of("application_submitted")
     assert message.to == yusuf.email
     assert message.subject == "Application received: 2 × H100 80GB"
-    assert "21 October 2026, 09:30 UTC" in body["text"]
+    assert show.moment(application.due_at) in body["text"]
     assert Notice.objects.get().organisation == organisation_of(yusuf)
 
 
@@ -134,7 +135,9 @@ def test_an_answer_and_a_message_are_needed(yusuf, admin, now):
 
 @pytest.mark.spec("A8")
 def test_approval_mails_the_install_line_and_a_token_that_is_stored_as_a_hash_only(yusuf, admin, now, settings):
-    application = applications.approve(application=submitted(yusuf, at=now), tier=Tier.COMMUNITY, by=admin, at=now)
+    application = applications.approve(
+        application=submitted(yusuf, at=now), tier=Tier.COMMUNITY, message="Welcome, neighbour.", by=admin, at=now
+    )
     key = EnrolmentKey.objects.get()
     _message, body = mail_of("application_approved_community")
     token = next(word for word in body["text"].split() if word.startswith("gpxe_"))
@@ -144,6 +147,7 @@ def test_approval_mails_the_install_line_and_a_token_that_is_stored_as_a_hash_on
     assert f"curl -fsSL {settings.PUBLIC_URL}/agent | bash" in body["text"]
     assert "The platform keeps 10 % of what renters pay; you keep 90 %." in body["text"]
     assert token in body["html"]
+    assert "Welcome, neighbour." in body["text"]
     with connection.cursor() as cursor:
         for table in ("providers_enrolmentkey", "accounts_notice", "outbox_message", "providers_applicationevent"):
             cursor.execute(f"SELECT count(*) FROM {table} t WHERE t::text LIKE %s", [f"%{token}%"])

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from gpunex.accounts.models import User
+from gpunex.accounts.models import Membership, User
 from providers.models import Application
 from tests.providers.applying import organisation_of, person, typed
 
@@ -261,3 +261,24 @@ def test_a_draft_is_discarded_and_its_answers_wait_for_the_next_time(browser):
     assert 'value="Yusuf Darwish"' in browser.get(APPLY).content.decode()
     browser.post(APPLY, typed() | {"save": "1"})
     assert Application.objects.count() == 2
+
+
+@pytest.mark.parametrize("role", ["viewer", "billing"])
+def test_who_only_looks_or_pays_does_not_apply_for_the_organisation(browser, yusuf, role):
+    Membership.objects.filter(user=yusuf).update(role=role)
+    assert browser.get(APPLY).status_code == 403
+    assert browser.post(APPLY, typed() | {"save": "1"}).status_code == 403
+    assert not Application.objects.exists()
+    assert browser.get("/roles").status_code == 200
+
+
+def test_a_press_that_is_no_button_of_the_page_changes_nothing_it_should_not(browser):
+    for odd in ({"remove": "77"}, {"preset": "77:nights"}, {"preset": "x"}, {"add": "1", "row": ["a", "-1", "99999"]}, {"form_token": "no"}):
+        assert browser.post(APPLY, typed() | odd).status_code in (200, 302, 422)
+    assert Application.objects.count() == 1
+
+
+def test_the_form_stays_within_its_queries(browser, django_assert_max_num_queries):
+    browser.get(APPLY)
+    with django_assert_max_num_queries(25):
+        browser.get(APPLY)

@@ -26,7 +26,7 @@ def committed(transactional_db: None) -> None:
 
 def job(host: Host, at: datetime) -> Workload:
     return workloads.assign(
-        machine=host.machine, kind=Workload.Kind.BENCHMARK, spec={"image": "ubuntu:24.04", "env": {"A": "secret"}}, gpus=host.gpus[:1], at=at
+        machine=host.machine, kind=Workload.Kind.JOB, spec={"image": "ubuntu:24.04", "env": {"A": "secret"}}, gpus=host.gpus[:1], at=at
     )
 
 
@@ -40,7 +40,7 @@ def test_assignments_are_all_that_the_machine_should_know_until_it_reports_the_e
     (known,) = answer["workloads"]
     assert known == {
         "id": str(workload.public_id),
-        "kind": "benchmark",
+        "kind": "job",
         "attempt": 1,
         "wanted": "run",
         "stop_at": None,
@@ -150,7 +150,6 @@ def test_three_hundred_waiting_agents_hold_few_connections_and_all_wake(live: Se
         connection.close()
 
     answers = asyncio.run(poll_all(live, fleet, wait_s=25, meanwhile=meanwhile))
-    print(f"most connections {max(seen)}, waiting {seen[-1]}, threads {threads}, all awake after {max(a[0] for a in answers):.1f} s")
     assert max(seen) < 40
     assert seen[-1] <= 3
     assert threads[0] < 60

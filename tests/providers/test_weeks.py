@@ -2,7 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.weeks import NotAWindow, WindowsOverlap, check_windows, hours_of_windows, minutes_of_week, windows_of_hours
+from providers.weeks import (
+    NotAWindow,
+    WindowsOverlap,
+    check_windows,
+    hours_of_windows,
+    minutes_of_week,
+    windows_of_hours,
+)
 
 
 @given(st.sets(st.integers(0, 167)))

@@ -1,0 +1,193 @@
+"""The renter's balance, and the provider's earnings."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.utils.cache import patch_vary_headers
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST, require_safe
+
+from billing import deposits, history, metering, revenue
+from billing.forms import RangeForm, TestUsdcForm
+from billing.metering import accrued
+from billing.models import Meter
+from billing.qr import qr
+from gpunex import desk
+from gpunex.chain.rpc import RpcError, RpcUnavailable
+from gpunex.kit import show, svg
+from payouts import runs
+from payouts.models import Cadence, Payout
+from payouts.usdc import explorer_link
+
+LINES_A_PAGE = 20
+KINDS: dict[str, tuple[str, ...] | None] = {"": None, "deposits": history.DEPOSITS, "charges": ("charge",)}
+PERIODS = ("week", "month", "dates")
+
+
+# --- the balance -----------------------------------------------------------------------------------------------------
+
+
+@require_safe
+def balance(request: HttpRequest) -> HttpResponse:
+    """What can be spent, until when it lasts, how to add to it, and where it went."""
+    return _balance(request, form=TestUsdcForm() if settings.EMBEDDED else None)
+
+
+@require_POST
+def test_usdc(request: HttpRequest) -> HttpResponse:
+    """On the development chain only: send test USDC to one's own deposit address."""
+    if not settings.EMBEDDED:
+        raise Http404
+    form = TestUsdcForm(request.POST)
+    if not form.is_valid():
+        return _balance(request, form=form, status=422)
+    try:
+        deposits.send_test_usdc(organisation=_organisation(request), amount_micro=form.cleaned_data["amount"], at=timezone.now())
+    except (RpcUnavailable, RpcError):
+        form.add_error(None, _("The development chain did not answer. Nothing was sent; try again in a minute."))
+        return _balance(request, form=form, status=422)
+    amount = show.usdc(form.cleaned_data["amount"])
+    messages.success(request, _("%(amount)s USDC are on their way to your address; they count once they are final.") % {"amount": amount})
+    return redirect("billing:balance")
+
+
+def _balance(request: HttpRequest, *, form: TestUsdcForm | None, status: int = 200) -> HttpResponse:
+    organisation, at = _organisation(request), timezone.now()
+    kind = request.GET.get("kind", "")
+    page = Paginator(history.Lines(organisation, kinds=KINDS.get(kind)), LINES_A_PAGE).get_page(request.GET.get("page"))
+    position = metering.position(organisation, at=at)
+    context: dict[str, Any] = {
+        "nav": "balance",
+        "at": at,
+        "position": position,
+        "balance_micro": position.available_micro,
+        "runway_seconds": max(0, int((position.funded_until - at).total_seconds())) if position.funded_until else None,
+        "running": _running(Meter.objects.filter(payer=organisation, closed=False).order_by("started_at")),
+        "page": page,
+        "kind": kind if kind in KINDS else "",
+        "segments": [
+            {"label": label, "href": f"?kind={name}" if name else request.path, "current": kind == name}
+            for name, label in (("", _("All")), ("deposits", _("Deposits")), ("charges", _("Charges")))
+        ],
+    }
+    if request.headers.get("HX-Request") and request.GET.get("live"):
+        return _vary(render(request, "billing/balance.html#live", context))
+    address = deposits.address_for(organisation, at=at)
+    context |= {"address": address, "qr": qr(address.owner, label=_("QR code of your deposit address")), "form": form}
+    return _vary(render(request, "billing/balance.html", context, status=status))
+
+
+def _running(meters: Any) -> list[dict[str, Any]]:
+    rows = []
+    for meter in meters:
+        total = accrued(meter)
+        rows.append({"meter": meter, "total": total, "unposted_micro": total.gross_micro - meter.billed_gross_micro})
+    return rows
+
+
+# --- earnings --------------------------------------------------------------------------------------------------------
+
+
+@require_safe
+def earnings(request: HttpRequest) -> HttpResponse:
+    """What the provider earned in a week, a month or between two days, as it grows."""
+    if desk.of(request) is None:
+        return redirect("providers:roles")
+    organisation, at = _organisation(request), timezone.now()
+    period = request.GET.get("period", "week")
+    form = RangeForm(request.GET if period == "dates" and request.GET.get("first") else None)
+    start, end = _range(period, form, at=at)
+    earned = revenue.of(organisation, start=start, end=end, at=at)
+    context: dict[str, Any] = {
+        "nav": "earnings",
+        "at": at,
+        "period": period if period in PERIODS else "week",
+        "start": start,
+        "last": end - timedelta(seconds=1),
+        "earned": earned,
+        "total": earned.total,
+        "running": start <= at < end,
+        "earning": metering.earning(organisation, at=at),
+        "form": form,
+        "segments": [
+            {"label": label, "href": f"?period={name}", "current": period == name}
+            for name, label in (("week", _("Week")), ("month", _("Month")), ("dates", _("Dates")))
+        ],
+    }
+    if request.headers.get("HX-Request") and request.GET.get("live"):
+        return _vary(render(request, "billing/earnings.html#live", context))
+    context |= {
+        "models": _by_model(earned),
+        "machines": _by_machine(earned, start=start, end=min(end, at)),
+        "chart": _chart(earned, start=start, end=end, at=at),
+        "days": [(day, earned.days.get(day, 0)) for day in revenue.days_between(start, min(end, at + timedelta(seconds=1)))],
+        "payouts": [
+            {"payout": payout, "link": explorer_link(payout.last_attempt.signature) if payout.last_attempt else ""}
+            for payout in Payout.objects.filter(organisation=organisation).prefetch_related("attempts")[:5]
+        ],
+    }
+    return _vary(render(request, "billing/earnings.html", context, status=422 if form.errors else 200))
+
+
+def _range(period: str, form: RangeForm, *, at: datetime) -> tuple[datetime, datetime]:
+    """Half-open, in UTC. Dates that can't be read show the present week."""
+    if period == "dates" and form.is_bound and form.is_valid():
+        first, last = (datetime.combine(form.cleaned_data[name], datetime.min.time(), UTC) for name in ("first", "last"))
+        return first, last + timedelta(days=1)
+    if period == "dates" and not form.is_bound:
+        last = datetime.combine(at.astimezone(UTC).date(), datetime.min.time(), UTC)
+        form.initial = {"first": (last - timedelta(days=29)).date(), "last": last.date()}
+        return last - timedelta(days=29), last + timedelta(days=1)
+    cadence = Cadence.MONTHLY if period == "month" else Cadence.WEEKLY
+    end = runs.next_period_end(cadence, at)
+    return runs.period_start(cadence, end), end
+
+
+def _by_model(earned: revenue.Revenue) -> list[dict[str, Any]]:
+    """Largest first, with a tone each and its share of the whole."""
+    whole = earned.total.net_micro
+    rows = sorted(earned.models.items(), key=lambda row: (-row[1].net_micro, row[0]))
+    return [
+        {"model": model, "amounts": amounts, "share": amounts.net_micro / whole if whole else 0.0, "tone": f"v{min(number, 3) + 1}"}
+        for number, (model, amounts) in enumerate(rows)
+    ]
+
+
+def _by_machine(earned: revenue.Revenue, *, start: datetime, end: datetime) -> list[dict[str, Any]]:
+    length = max(1.0, (end - start).total_seconds())
+    machines: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for unit, amounts in sorted(earned.units.items(), key=lambda row: (row[0].machine, row[0].model, row[0].index, row[0].id)):
+        machines.setdefault((unit.machine, unit.model), []).append(
+            {"unit": unit, "amounts": amounts, "share": min(1.0, amounts.seconds / length)}
+        )
+    return [{"machine": machine, "model": model, "units": units} for (machine, model), units in machines.items()]
+
+
+def _chart(earned: revenue.Revenue, *, start: datetime, end: datetime, at: datetime) -> svg.Chart:
+    days = list(revenue.days_between(start, end))
+    today = at.astimezone(UTC).date()
+    middle = days[len(days) // 2]
+    return svg.Chart(
+        values=[max(0, earned.days.get(day, 0)) / 1_000_000 for day in days if day <= today],
+        label=_("Earned per day, USDC after the fee"),
+        ticks=[show.day_text(day, year=False) for day in (days[0], middle, min(days[-1], today))],
+        titles=[f"{show.day_text(day)}: {show.usdc(earned.days.get(day, 0))}" for day in days if day <= today],
+        unfinished=start <= at < end,
+    )
+
+
+def _organisation(request: HttpRequest) -> Any:
+    if not request.organisation:  # type: ignore[attr-defined]
+        raise Http404
+    return request.organisation  # type: ignore[attr-defined]
+
+
+def _vary(response: HttpResponse) -> HttpResponse:
+    patch_vary_headers(response, ["HX-Request"])
+    return response
