@@ -57,7 +57,7 @@ class WatchedDriver:
                 [sys.executable, "-m", "agent.nvml"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": root},
+                env={key: value for key, value in os.environ.items() if key != "GPUNEX_API_KEY"} | {"PYTHONPATH": root},
                 cwd="/",
                 bufsize=0,
             )

@@ -192,6 +192,7 @@ TEMPLATES = [
 
 # --- Signing in ---
 AUTH_USER_MODEL = "accounts.User"
+SILENCED_SYSTEM_CHECKS = ["auth.W004"]  # unique by a constraint on lower(email), which the check does not know
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
     "django.contrib.auth.backends.ModelBackend",

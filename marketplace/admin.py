@@ -26,7 +26,18 @@ class ReadOnly:
 
 @admin.register(Listing)
 class ListingAdmin(ReadOnly, ModelAdmin):
-    list_display = ("machine", "gpu_model", "state", "tier", "country", "price", "gpus_free", "gpus_total", "rank", "refreshed_at")
+    list_display = (
+        "machine",
+        "gpu_model",
+        "state",
+        "tier",
+        "country",
+        "price",
+        "gpus_free",
+        "gpus_total",
+        "rank",
+        "refreshed_at",
+    )
     list_filter = ("state", "tier", "gpu_model", "region")
     search_fields = ("machine__name", "machine__provider__organisation__name", "public_id")
     list_select_related = ("machine", "gpu_model")
@@ -55,7 +66,19 @@ class RentalGpuInline(ReadOnly, TabularInline):
 
 @admin.register(Rental)
 class RentalAdmin(ReadOnly, ModelAdmin):
-    list_display = ("short_id", "organisation", "provider", "listing", "state", "cause", "provider_fault", "price", "charged", "created_at", "ended_at")
+    list_display = (
+        "short_id",
+        "organisation",
+        "provider",
+        "listing",
+        "state",
+        "cause",
+        "provider_fault",
+        "price",
+        "charged",
+        "created_at",
+        "ended_at",
+    )
     list_filter = ("state", "provider_fault", "cause", "tier")
     search_fields = ("public_id", "organisation__name", "provider__organisation__name", "listing__machine__name")
     list_select_related = ("organisation", "provider__organisation", "listing__machine", "listing__gpu_model", "meter")

@@ -29,7 +29,9 @@ ENVIRONMENT_MOST = 128
 
 # The grammar of github.com/distribution/reference.
 _COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*(?::\d{1,5})?", re.ASCII)
+_HOST = re.compile(
+    r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*(?::\d{1,5})?", re.ASCII
+)
 _PATH = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*", re.ASCII)
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
@@ -83,7 +85,9 @@ def parse_image(text: str) -> Image:
             raise ImageNotValid(text=_short(text), remedy=_("What stands before the first / is not a registry's name."))
     repository, colon, tag = name.partition(":")
     if colon and not _TAG.fullmatch(tag):
-        raise ImageNotValid(text=_short(text), remedy=_("After : stands the tag: letters, digits, . _ and -, as in ubuntu:24.04."))
+        raise ImageNotValid(
+            text=_short(text), remedy=_("After : stands the tag: letters, digits, . _ and -, as in ubuntu:24.04.")
+        )
     if not _PATH.fullmatch(repository):
         raise ImageNotValid(text=_short(text), remedy=_remedy(repository))
     return Image(text=text, registry=registry, repository=repository, tag=tag, digest=digest)
@@ -154,7 +158,9 @@ def parse_environment(text: str) -> dict[str, str]:
         if not equals:
             why = _("there is no =. Write NAME=value.")
         elif not _VARIABLE.fullmatch(name):
-            why = _("“%(name)s” is not a variable's name: letters, digits and _, no digit first.") % {"name": _short(name)}
+            why = _("“%(name)s” is not a variable's name: letters, digits and _, no digit first.") % {
+                "name": _short(name)
+            }
         elif name.upper().startswith("NVIDIA_"):
             why = _("%(name)s is set by the host, so that a job sees its own GPUs only.") % {"name": name}
         elif name in found:
@@ -191,7 +197,7 @@ TEMPLATES: tuple[Template, ...] = (
         "pytorch",
         _("PyTorch 2.5, CUDA 12.4"),
         "pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime",
-        "python -c 'import torch; x = torch.rand(4096, 4096, device=\"cuda\"); "
+        'python -c \'import torch; x = torch.rand(4096, 4096, device="cuda"); '
         "[print(step, float((x @ x).mean()), flush=True) for step in range(200)]'",
         "12.4",
     ),
@@ -203,7 +209,13 @@ TEMPLATES: tuple[Template, ...] = (
         "12.3",
     ),
     Template("cuda", _("CUDA 12.4, shows the GPUs"), "nvidia/cuda:12.4.1-base-ubuntu22.04", "nvidia-smi", "12.4"),
-    Template("vectoradd", _("CUDA sample, adds two vectors"), "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0", "", "12.5"),
+    Template(
+        "vectoradd",
+        _("CUDA sample, adds two vectors"),
+        "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
+        "",
+        "12.5",
+    ),
 )
 
 
@@ -213,7 +225,9 @@ def template_of(image: str) -> Template | None:
 
 class CudaTooOld(Refusal):
     code = "cuda_too_old"
-    message = _("%(image)s needs CUDA %(wanted)s; this host runs CUDA up to %(has)s. Choose an offer with a newer driver.")
+    message = _(
+        "%(image)s needs CUDA %(wanted)s; this host runs CUDA up to %(has)s. Choose an offer with a newer driver."
+    )
 
 
 def refuse_newer_cuda(image: Image, host_cuda: str) -> None:

@@ -33,7 +33,11 @@ def credit(*, rental: Rental, meter: Meter, at: datetime) -> int:
 
     Within the transaction that ends the rental, so nobody sees a broken rental without its credit.
     """
-    amount = credit_of(charged_micro=meter.billed_gross_micro, rate_micro_per_hour=meter.rate_micro_per_hour, minutes=minutes_of(rental.tier))
+    amount = credit_of(
+        charged_micro=meter.billed_gross_micro,
+        rate_micro_per_hour=meter.rate_micro_per_hour,
+        minutes=minutes_of(rental.tier),
+    )
     if not amount:
         return 0
     reference = str(rental.public_id)
@@ -45,7 +49,9 @@ def credit(*, rental: Rental, meter: Meter, at: datetime) -> int:
     # Closing the meter locked the payable, so what it covers now it still covers in the same transaction.
     covered = min(amount, ledger.balance(payable))
     if covered > 0:
-        postings.append(Posting(f"credit_cover:{reference}", payable, credits, covered, Move.CREDIT, reference, data=data))
+        postings.append(
+            Posting(f"credit_cover:{reference}", payable, credits, covered, Move.CREDIT, reference, data=data)
+        )
     metering.move_and_fund(organisation=rental.organisation, postings=postings, at=at)
     return amount
 

@@ -47,17 +47,25 @@ class FilterForm(forms.Form):
     FIRST = ("model", "gpus", "region", "price_max", "reliability_min", "tier")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, auto_id="f-%s", **kwargs)
+        super().__init__(*args, **kwargs)
+        self.auto_id = "f-%s"
         anything = ("", _("Any"))
         choices: dict[str, list[Any]] = {
             "model": [anything, *GpuModel.objects.values_list("slug", "name")],
-            "region": [("", _("Anywhere")), *((code, places.region_name(code)) for code in places.REGIONS if code != "AN")],
+            "region": [
+                ("", _("Anywhere")),
+                *((code, places.region_name(code)) for code in places.REGIONS if code != "AN"),
+            ],
             "tier": [("", _("Both")), *Tier.choices],
             "country": [anything, *_countries()],
         }
         for name, known in search.FILTERS.items():
-            widget = forms.Select(choices=choices[name]) if name in choices else forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"})
-            self.fields[name] = forms.CharField(label=known.label, required=False, widget=widget)
+            widget = (
+                forms.Select(choices=choices[name])
+                if name in choices
+                else forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"})
+            )
+            self.fields[name] = forms.CharField(label=str(known.label), required=False, widget=widget)
         self.fields["sort"] = forms.CharField(label=_("Sort by"), required=False, widget=forms.Select(choices=_SORTS))
         self.found = search.parse(self.data.dict() if hasattr(self.data, "dict") else dict(self.data))
 
@@ -92,35 +100,68 @@ class RentForm(forms.Form):
         label=_("Any other image"),
         required=False,
         max_length=1000,
-        widget=forms.TextInput(attrs={"data-ltr": True, "class": "mono", "spellcheck": "false", "autocapitalize": "off", "placeholder": "ghcr.io/acme/train:1"}),
+        widget=forms.TextInput(
+            attrs={
+                "data-ltr": True,
+                "class": "mono",
+                "spellcheck": "false",
+                "autocapitalize": "off",
+                "placeholder": "ghcr.io/acme/train:1",
+            }
+        ),
     )
     command = forms.CharField(
         label=_("Command"),
         required=False,
         strip=False,
-        widget=forms.Textarea(attrs={"rows": 3, "data-ltr": True, "class": "mono", "spellcheck": "false", "autocapitalize": "off"}),
+        widget=forms.Textarea(
+            attrs={"rows": 3, "data-ltr": True, "class": "mono", "spellcheck": "false", "autocapitalize": "off"}
+        ),
         help_text=_("As typed in a shell. Empty runs the image’s own, or the one of the chosen template."),
     )
     environment = forms.CharField(
         label=_("Environment"),
         required=False,
         strip=False,
-        widget=forms.Textarea(attrs={"rows": 3, "data-ltr": True, "class": "mono", "spellcheck": "false", "autocapitalize": "off", "placeholder": "NAME=value"}),
+        widget=forms.Textarea(
+            attrs={
+                "rows": 3,
+                "data-ltr": True,
+                "class": "mono",
+                "spellcheck": "false",
+                "autocapitalize": "off",
+                "placeholder": "NAME=value",
+            }
+        ),
         help_text=_("One a line. Kept encrypted; the host can read it while it runs, so use tokens of narrow scope."),
     )
-    stop_after = forms.CharField(label=_("Stop after"), required=False, widget=forms.TextInput(attrs={"inputmode": "decimal"}))
-    spend_at_most = forms.CharField(label=_("Spend at most"), required=False, widget=forms.TextInput(attrs={"inputmode": "decimal"}))
+    stop_after = forms.CharField(
+        label=_("Stop after"), required=False, widget=forms.TextInput(attrs={"inputmode": "decimal"})
+    )
+    spend_at_most = forms.CharField(
+        label=_("Spend at most"), required=False, widget=forms.TextInput(attrs={"inputmode": "decimal"})
+    )
     key = forms.CharField(max_length=64, widget=forms.HiddenInput)
     price = forms.IntegerField(min_value=1, widget=forms.HiddenInput)
 
     def __init__(self, *args: Any, listing: Listing, again: Rental | None = None, **kwargs: Any) -> None:
-        initial = {"gpus": 1, "template": containers.TEMPLATES[0].key, "key": uuid.uuid4().hex, "price": listing.price_micro}
-        super().__init__(*args, initial=initial | (_as_before(again) if again else {}), auto_id="r-%s", **kwargs)
+        initial = {
+            "gpus": 1,
+            "template": containers.TEMPLATES[0].key,
+            "key": uuid.uuid4().hex,
+            "price": listing.price_micro,
+        }
+        super().__init__(*args, **kwargs | {"initial": initial | (_as_before(again) if again else {})})
+        self.auto_id = "r-%s"
         most = max(1, listing.gpus_free)
-        self.fields["gpus"].choices = [(number, str(number)) for number in range(1, most + 1)]  # type: ignore[attr-defined]
-        self.fields["gpus"].widget = (forms.RadioSelect if most <= 4 else forms.Select)(choices=self.fields["gpus"].choices)  # type: ignore[attr-defined]
-        self.fields["gpus"].error_messages["invalid_choice"] = _("This offer has %(free)s GPUs free.") % {"free": listing.gpus_free}
-        self.fields["template"].choices = [*((known.key, known.name) for known in containers.TEMPLATES), (OWN, _("Any other image"))]  # type: ignore[attr-defined]
+        gpus, template = self.fields["gpus"], self.fields["template"]
+        assert isinstance(gpus, forms.ChoiceField)
+        assert isinstance(template, forms.ChoiceField)
+        gpus.widget = forms.RadioSelect() if most <= 4 else forms.Select()
+        gpus.choices = [(number, str(number)) for number in range(1, most + 1)]
+        gpus.error_messages["invalid_choice"] = _("This offer has %(free)s GPUs free.") % {"free": listing.gpus_free}
+        known = [(each.key, str(each.name)) for each in containers.TEMPLATES]
+        template.choices = [*known, (OWN, str(_("Any other image")))]
 
     def clean_command(self) -> list[str]:
         return kept(containers.parse_command, self.cleaned_data["command"])
@@ -171,7 +212,11 @@ def seconds_of(hours: str) -> int:
 def _as_before(rental: Rental) -> dict[str, Any]:
     request = rental.request
     known = containers.template_of(request.image)
-    command = request.command[2] if request.command[:2] == ["sh", "-c"] and len(request.command) == 3 else shlex.join(request.command)
+    command = (
+        request.command[2]
+        if request.command[:2] == ["sh", "-c"] and len(request.command) == 3
+        else shlex.join(request.command)
+    )
     environment = decrypt(request.environment) if request.environment else {}
     return {
         "gpus": request.gpu_count,
@@ -179,7 +224,9 @@ def _as_before(rental: Rental) -> dict[str, Any]:
         "image": "" if known else request.image,
         "command": command,
         "environment": "\n".join(f"{name}={value}" for name, value in environment.items()),
-        "stop_after": f"{Decimal(request.stop_after_seconds) / 3600:.4f}".rstrip("0").rstrip(".") if request.stop_after_seconds else "",
+        "stop_after": f"{Decimal(request.stop_after_seconds) / 3600:.4f}".rstrip("0").rstrip(".")
+        if request.stop_after_seconds
+        else "",
         "spend_at_most": as_decimal_string(request.spend_at_most_micro) if request.spend_at_most_micro else "",
     }
 
@@ -188,7 +235,8 @@ class PricesForm(forms.Form):
     """A price for each of a provider's models; an empty one leaves the model without."""
 
     def __init__(self, *args: Any, models: list[GpuModel], current: dict[int, int], **kwargs: Any) -> None:
-        super().__init__(*args, auto_id="p-%s", **kwargs)
+        super().__init__(*args, **kwargs)
+        self.auto_id = "p-%s"
         self.models, self.current = models, current
         for model in models:
             price = current.get(model.pk)
@@ -204,7 +252,10 @@ class PricesForm(forms.Form):
             text = (self.cleaned_data.get(model.slug) or "").strip()
             if not text:
                 if model.pk in self.current:
-                    self.add_error(model.slug, _("A price stays until another takes its place. To offer no more, hide the machine."))
+                    self.add_error(
+                        model.slug,
+                        _("A price stays until another takes its place. To offer no more, hide the machine."),
+                    )
                 continue
             try:
                 self.cleaned_data[model.slug] = pricing.parse_price(text)

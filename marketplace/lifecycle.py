@@ -50,7 +50,7 @@ class ForbiddenTransition(Exception):
     """A step that the table does not have: a fault of ours."""
 
 
-def move(rental: Rental, state: State) -> None:
+def move(rental: Rental, state: Rental.State) -> None:
     """Take a step of the table on a locked rental; the caller saves it. Raises ForbiddenTransition."""
     if state not in ALLOWED[rental.state]:
         raise ForbiddenTransition(f"{rental} is {rental.state} and cannot become {state}")
@@ -74,7 +74,7 @@ def ask_to_stop(*, rental: Rental, by: User | None, at: datetime) -> Rental:
     return rental
 
 
-def _stop(rental: Rental, *, cause: Cause, stops_at: datetime, at: datetime) -> None:
+def _stop(rental: Rental, *, cause: Rental.Cause, stops_at: datetime, at: datetime) -> None:
     """The meter stays open until the machine's word proves up to where it ran, and is closed no later than ``stops_at``."""
     move(rental, State.ENDING)
     rental.cause = cause
@@ -163,7 +163,9 @@ def _end(rental: Rental, *, at: datetime) -> None:
         if broken:
             bounds.append(workload.proved_at)
         rental.meter = metering.close_meter(meter=rental.meter, ended_at=min(bound for bound in bounds if bound), at=at)
-    record_outcome(machine=machine, reference=rental.public_id, cause=rental.cause, provider_fault=broken, at=rental.ended_at)
+    record_outcome(
+        machine=machine, reference=rental.public_id, cause=rental.cause, provider_fault=broken, at=rental.ended_at
+    )
     if broken:
         _make_good(rental, at=at)
     elif rental.cause == Cause.OUT_OF_MONEY:
@@ -178,7 +180,7 @@ def _make_good(rental: Rental, *, at: datetime) -> None:
         machine=rental.listing.machine,
         key=f"rental:{rental.public_id}",
         cause=rental.cause,
-        at=rental.ended_at,
+        at=rental.ended_at or at,
         reference=rental.public_id,
         evidence={
             "workload": str(workload.public_id),
@@ -203,7 +205,9 @@ def _tell(rental: Rental, event: Event, *, at: datetime, **more: Any) -> None:
             "machine": rental.listing.machine.name,
             "gpus": rental.gpu_count,
             "model": rental.listing.gpu_model.name,
-            "ended_at": (rental.meter.ended_at if rental.meter and rental.meter.ended_at else rental.ended_at or at).isoformat(),
+            "ended_at": (
+                rental.meter.ended_at if rental.meter and rental.meter.ended_at else rental.ended_at or at
+            ).isoformat(),
             "charged_micro": rental.meter.billed_gross_micro if rental.meter else 0,
             **more,
         },
@@ -229,15 +233,21 @@ def prove(*, at: datetime) -> int:
         if limits.differ(limit, rental.job.workload.stop_at):
             _each(_follow_limit, [rental.pk], at=at)
     runway = Policy.load().runway_seconds
-    for rental in {rental.organisation_id: rental for rental in running if (rental.meter.funded_until - at).total_seconds() < runway}.values():
-        notices.warn_of_low_balance(organisation=rental.organisation, funded_until=rental.meter.funded_until, at=at)
+    # One mail a payer: all of its meters share one end of the money.
+    ends = {rental.organisation: rental.meter.funded_until for rental in running if rental.meter is not None}
+    for organisation, funded_until in ends.items():
+        if (funded_until - at).total_seconds() < runway:
+            notices.warn_of_low_balance(organisation=organisation, funded_until=funded_until, at=at)
     return moved
 
 
 def _prove(running: list[Rental]) -> int:
     until: dict[int, datetime] = {}
     for rental in running:
-        proved, limit = rental.job.workload.proved_at, limits.of(rental=rental, request=rental.request, meter=rental.meter)
+        proved, limit = (
+            rental.job.workload.proved_at,
+            limits.of(rental=rental, request=rental.request, meter=rental.meter),
+        )
         if proved is None or rental.meter is None:
             continue
         if limit is not None and limit.cause == Cause.DEADLINE:
@@ -294,7 +304,11 @@ def _end_missed(rental: Rental, *, at: datetime) -> None:
 def _end_gone(rental: Rental, *, at: datetime) -> None:
     """Nobody is left who could report its end: it ended with the last proof of life."""
     workload, machine = rental.job.workload, rental.listing.machine
-    if rental.state == State.ENDED or workload.observed == Observed.FINISHED or not (machine.lost_at or machine.retired_at):
+    if (
+        rental.state == State.ENDED
+        or workload.observed == Observed.FINISHED
+        or not (machine.lost_at or machine.retired_at)
+    ):
         return
     cause = Cause.AGENT_SHUTDOWN if machine.retired_at else Cause.MACHINE_LOST
     last = workload.proved_at or machine.last_seen_at or rental.created_at

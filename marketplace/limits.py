@@ -58,10 +58,15 @@ def of(*, rental: Rental, request: Request, meter: Meter | None) -> Limit | None
         allowed = [request.stop_after_seconds] if request.stop_after_seconds else []
         if request.spend_at_most_micro:
             allowed.append(
-                spend_seconds(spend_at_most_micro=request.spend_at_most_micro, rate_micro_per_hour=meter.rate_micro_per_hour)
+                spend_seconds(
+                    spend_at_most_micro=request.spend_at_most_micro, rate_micro_per_hour=meter.rate_micro_per_hour
+                )
             )
         # A second more than a year is as good as none, and keeps the sum within what a date can be.
-        found += [Limit(meter.started_at + timedelta(seconds=min(each, LONGEST_SECONDS)), Rental.Cause.DEADLINE) for each in allowed]
+        found += [
+            Limit(meter.started_at + timedelta(seconds=min(each, LONGEST_SECONDS)), Rental.Cause.DEADLINE)
+            for each in allowed
+        ]
     return min(found, key=lambda limit: limit.at, default=None)
 
 

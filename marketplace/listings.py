@@ -69,12 +69,18 @@ class _Truth:
 
 def refresh(*, at: datetime, machines: Iterable[Machine] | None = None) -> int:
     """Bring the listings of ``machines`` (of all, if none are named) up to date. Returns how many rows changed."""
-    found = Machine.objects.filter(pk__in=[machine.pk for machine in machines]) if machines is not None else Machine.objects.filter(
-        Q(retired_at=None) | ~Q(listings__state=Listing.State.RETIRED) & Q(listings__isnull=False)
-    ).distinct()
+    found = (
+        Machine.objects.filter(pk__in=[machine.pk for machine in machines])
+        if machines is not None
+        else Machine.objects.filter(
+            Q(retired_at=None) | ~Q(listings__state=Listing.State.RETIRED) & Q(listings__isnull=False)
+        ).distinct()
+    )
     keys = list(found.order_by("pk").values_list("pk", flat=True))
     policy = Policy.load()
-    return sum(_refresh_chunk(list(chunk), offline_seconds=policy.offline_seconds, at=at) for chunk in batched(keys, CHUNK))
+    return sum(
+        _refresh_chunk(list(chunk), offline_seconds=policy.offline_seconds, at=at) for chunk in batched(keys, CHUNK)
+    )
 
 
 @transaction.atomic
@@ -88,13 +94,15 @@ def _refresh_chunk(keys: list[int], *, offline_seconds: int, at: datetime) -> in
     truth = _read(machines, offline_seconds=offline_seconds, at=at)
     fresh, changed = [], []
     for machine in machines:
-        models = {model for key, model in truth.cards if key == machine.pk} | {model for key, model in rows if key == machine.pk}
+        models = {model for key, model in truth.cards if key == machine.pk} | {
+            model for key, model in rows if key == machine.pk
+        }
         for model in models:
             row = rows.get((machine.pk, model))
             cards = truth.cards.get((machine.pk, model))
             if row is None and (cards is None or not cards.offerable):
                 continue  # a card that is not admitted is no listing yet
-            copy = _derive(machine, cards, row, truth)
+            copy = _derive(machine, cards, truth)
             if row is None:
                 fresh.append(Listing(machine=machine, gpu_model_id=model, created_at=at, refreshed_at=at, **copy))
             elif any(getattr(row, name) != value for name, value in copy.items()):
@@ -113,8 +121,14 @@ def _read(machines: Sequence[Machine], *, offline_seconds: int, at: datetime) ->
     cards: dict[tuple[int, int], _Cards] = {}
     claimed = set(GpuClaim.objects.current(at).filter(lane=0, gpu__machine__in=keys).values_list("gpu_id", flat=True))
     offerable = set(Gpu.objects.offerable().filter(machine__in=keys).values_list("pk", flat=True))
-    for gpu in Gpu.objects.present().filter(machine__in=keys, given=True, variant__isnull=False).select_related("variant__model").order_by("index"):
-        of = cards.setdefault((gpu.machine_id, gpu.variant.model_id), _Cards(gpu.variant.model))
+    for gpu in (
+        Gpu.objects.present()
+        .filter(machine__in=keys, given=True, variant__isnull=False)
+        .select_related("variant__model")
+        .order_by("index")
+    ):
+        model = gpu.variant.model  # type: ignore[union-attr]  # filtered above
+        of = cards.setdefault((gpu.machine_id, model.pk), _Cards(model))
         of.all.append(gpu)
         if gpu.pk not in offerable:
             continue
@@ -127,9 +141,14 @@ def _read(machines: Sequence[Machine], *, offline_seconds: int, at: datetime) ->
         cards=cards,
         prices={
             (price.provider_id, price.gpu_model_id): price.price_micro
-            for price in ModelPrice.objects.filter(current=True, provider__in={machine.provider_id for machine in machines})
+            for price in ModelPrice.objects.filter(
+                current=True, provider__in={machine.provider_id for machine in machines}
+            )
         },
-        scores={score.machine_id: score for score in Score.objects.filter(machine__in=keys).order_by("machine", "-at").distinct("machine")},
+        scores={
+            score.machine_id: score
+            for score in Score.objects.filter(machine__in=keys).order_by("machine", "-at").distinct("machine")
+        },
         benchmarks={
             benchmark.gpu.machine_id: benchmark
             for benchmark in Benchmark.objects.filter(gpu__machine__in=keys, state=Benchmark.State.ACCEPTED)
@@ -144,9 +163,9 @@ def _read(machines: Sequence[Machine], *, offline_seconds: int, at: datetime) ->
     )
 
 
-def _derive(machine: Machine, cards: _Cards | None, row: Listing | None, truth: _Truth) -> dict[str, Any]:
+def _derive(machine: Machine, cards: _Cards | None, truth: _Truth) -> dict[str, Any]:
     """The columns of a listing."""
-    price = truth.prices.get((machine.provider_id, cards.model.pk if cards else row.gpu_model_id)) if cards or row else None
+    price = truth.prices.get((machine.provider_id, cards.model.pk)) if cards else None
     state = state_of(machine, cards, price=price, offline_seconds=truth.offline_seconds, at=truth.at)
     if cards is None:
         return {"state": state, "gpus_total": 0, "gpus_free": 0}
@@ -180,7 +199,9 @@ def _derive(machine: Machine, cards: _Cards | None, row: Listing | None, truth: 
     }
     if price is None:
         return copy | {"rank": 0.0, "rank_factors": {}}
-    against = ranking.market_for(model=cards.model.pk, region=region, price_micro=price, rented=truth.rented, asked=truth.asked)
+    against = ranking.market_for(
+        model=cards.model.pk, region=region, price_micro=price, rented=truth.rented, asked=truth.asked
+    )
     factors = ranking.points(
         reliability=copy["reliability"],
         price_micro=price,
@@ -193,7 +214,9 @@ def _derive(machine: Machine, cards: _Cards | None, row: Listing | None, truth: 
     return copy | {"rank": factors.total, "rank_factors": ranking.as_json(factors, against)}
 
 
-def state_of(machine: Machine, cards: _Cards | None, *, price: int | None, offline_seconds: int, at: datetime) -> Listing.State:
+def state_of(
+    machine: Machine, cards: _Cards | None, *, price: int | None, offline_seconds: int, at: datetime
+) -> Listing.State:
     """The first state of the module's table that applies."""
     if machine.retired_at is not None or cards is None or not cards.all:
         return Listing.State.RETIRED

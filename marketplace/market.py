@@ -50,24 +50,38 @@ _ASKED_ROWS = """
 """
 
 
-def rented(*, at: datetime, gpu_model: GpuModel | None = None, models: Iterable[int] | None = None, days: int = DAYS) -> dict[Key, Percentiles]:
+def rented(
+    *, at: datetime, gpu_model: GpuModel | None = None, models: Iterable[int] | None = None, days: int = DAYS
+) -> dict[Key, Percentiles]:
     """Prices agreed by rentals that began running in the ``days`` before ``at``."""
     return _percentiles(_RENTED_ROWS, [at - timedelta(days=days), at], gpu_model, models)
 
 
-def asked(*, at: datetime, gpu_model: GpuModel | None = None, models: Iterable[int] | None = None) -> dict[Key, Percentiles]:
+def asked(
+    *, at: datetime, gpu_model: GpuModel | None = None, models: Iterable[int] | None = None
+) -> dict[Key, Percentiles]:
     """Prices asked by listings that are offered, rented out at the moment or not."""
     return _percentiles(_ASKED_ROWS, [], gpu_model, models)
 
 
-def _percentiles(rows: str, params: list[Any], gpu_model: GpuModel | None, models: Iterable[int] | None) -> dict[Key, Percentiles]:
+def _percentiles(
+    rows: str, params: list[Any], gpu_model: GpuModel | None, models: Iterable[int] | None
+) -> dict[Key, Percentiles]:
     wanted = [gpu_model.pk] if gpu_model is not None else sorted(models) if models is not None else None
     only = "AND listing.gpu_model_id = ANY(%s)" if wanted is not None else ""
     with connection.cursor() as cursor:
-        cursor.execute(_GROUPED.format(rows=rows.format(only=only)), [*params, *([wanted] if wanted is not None else [])])
+        cursor.execute(
+            _GROUPED.format(rows=rows.format(only=only)), [*params, *([wanted] if wanted is not None else [])]
+        )
         found: dict[Key, Percentiles] = {}
         for model, country, region, count, prices in cursor.fetchall():
-            key = (model, "country", country) if country is not None else (model, "region", region) if region is not None else (model, "world", "")
+            key = (
+                (model, "country", country)
+                if country is not None
+                else (model, "region", region)
+                if region is not None
+                else (model, "world", "")
+            )
             found[key] = Percentiles(count, *(int(price) for price in prices))
         return found
 
@@ -95,7 +109,7 @@ def occupancy(*, gpu_model: GpuModel, basis: str, place: str, at: datetime, days
     A listing counts from its first day on, whether it was connected or not: an hour that nobody could rent was not rented.
     """
     where = {"country": "AND listing.country = %(place)s", "region": "AND listing.region = %(place)s"}.get(basis, "")
-    params = {"model": gpu_model.pk, "place": place, "at": at, "since": at - timedelta(days=days)}
+    params: dict[str, Any] = {"model": gpu_model.pk, "place": place, "at": at, "since": at - timedelta(days=days)}
     with connection.cursor() as cursor:
         cursor.execute(_OCCUPANCY.format(where=where), params)
         used, offered = cursor.fetchone()
@@ -128,7 +142,9 @@ def supply(*, at: datetime) -> dict[int, Supply]:
         return {model: Supply(free, total, lowest) for model, free, total, lowest in cursor.fetchall()}
 
 
-def daily_medians(*, at: datetime, days: int = 30, gpu_model: GpuModel | None = None) -> dict[int, list[tuple[date, int, int]]]:
+def daily_medians(
+    *, at: datetime, days: int = 30, gpu_model: GpuModel | None = None
+) -> dict[int, list[tuple[date, int, int]]]:
     """By GPU model: (day, median price rented, rentals) of each of the last ``days`` that had one, oldest first, in UTC."""
     only = "AND listing.gpu_model_id = %(model)s" if gpu_model is not None else ""
     found: dict[int, list[tuple[date, int, int]]] = {}

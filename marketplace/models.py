@@ -23,11 +23,18 @@ class ModelPrice(models.Model):
     """What a provider asks for one GPU of a model for an hour. Rentals copy it, so a change harms nobody."""
 
     provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="prices", verbose_name=_("provider"))
-    gpu_model = models.ForeignKey(GpuModel, on_delete=models.PROTECT, related_name="prices", verbose_name=_("GPU model"))
+    gpu_model = models.ForeignKey(
+        GpuModel, on_delete=models.PROTECT, related_name="prices", verbose_name=_("GPU model")
+    )
     price_micro = UsdcField(_("price, micro-USDC per GPU per hour"))
     set_at = models.DateTimeField(_("set at"))
     set_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("set by")
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        verbose_name=_("set by"),
     )
     current = models.BooleanField(_("current"), default=True)  # earlier prices stay as the history
 
@@ -35,7 +42,9 @@ class ModelPrice(models.Model):
         verbose_name = _("price")
         verbose_name_plural = _("prices")
         constraints = [
-            models.UniqueConstraint(fields=["provider", "gpu_model"], condition=Q(current=True), name="one_current_price"),
+            models.UniqueConstraint(
+                fields=["provider", "gpu_model"], condition=Q(current=True), name="one_current_price"
+            ),
             models.CheckConstraint(name="price_positive", condition=Q(price_micro__gt=0)),
         ]
 
@@ -50,7 +59,9 @@ class ListingQuerySet(models.QuerySet["Listing"]):
 
     def within_hours(self, at: datetime) -> Self:
         """Within the declared hours of its machine."""
-        return self.filter(Q(offered_until=None) | Q(offered_until__gt=at), Q(offered_from=None) | Q(offered_from__lte=at))
+        return self.filter(
+            Q(offered_until=None) | Q(offered_until__gt=at), Q(offered_from=None) | Q(offered_from__lte=at)
+        )
 
     def best_first(self) -> Self:
         return self.order_by("-rank", "price_micro", "pk")
@@ -73,7 +84,9 @@ class Listing(models.Model):
 
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="listings", verbose_name=_("machine"))
-    gpu_model = models.ForeignKey(GpuModel, on_delete=models.PROTECT, related_name="listings", verbose_name=_("GPU model"))
+    gpu_model = models.ForeignKey(
+        GpuModel, on_delete=models.PROTECT, related_name="listings", verbose_name=_("GPU model")
+    )
     variant_name = models.CharField(_("variant"), max_length=80, blank=True)
     price_micro = UsdcField(_("price, micro-USDC per GPU per hour"), null=True, blank=True)
     state = models.CharField(_("state"), max_length=12, choices=State.choices, default=State.UNPRICED)
@@ -107,7 +120,9 @@ class Listing(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["machine", "gpu_model"], name="one_listing_a_model"),
             models.CheckConstraint(name="listing_price_positive", condition=Q(price_micro=None) | Q(price_micro__gt=0)),
-            models.CheckConstraint(name="offered_has_price", condition=~Q(state="offered") | Q(price_micro__isnull=False)),
+            models.CheckConstraint(
+                name="offered_has_price", condition=~Q(state="offered") | Q(price_micro__isnull=False)
+            ),
         ]
         indexes = [models.Index(fields=["gpu_model", "-rank"], condition=Q(state="offered"), name="listing_offered")]
 
@@ -135,14 +150,20 @@ class Request(models.Model):
     """What a renter wants run: image, command, GPUs, limits."""
 
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="requests", verbose_name=_("organisation"))
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by"))
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="requests", verbose_name=_("organisation")
+    )
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by")
+    )
     key = models.CharField(_("idempotency key"), max_length=80)
     image = models.CharField(_("image"), max_length=300)
     command: Any = models.JSONField(_("command"), default=list)  # argument list; empty runs the image's own
     environment = models.BinaryField(_("environment, encrypted"), null=True)
     gpu_count = models.PositiveSmallIntegerField(_("GPUs"))
-    gpu_model = models.ForeignKey(GpuModel, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("GPU model"))
+    gpu_model = models.ForeignKey(
+        GpuModel, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("GPU model")
+    )
     highest_price_micro = UsdcField(_("highest price, micro-USDC per GPU per hour"), null=True, blank=True)
     restartable = models.BooleanField(_("restartable"), default=False)
     stop_after_seconds = models.PositiveIntegerField(_("stop after, seconds"), null=True, blank=True)
@@ -210,7 +231,9 @@ class Rental(models.Model):
 
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     request = models.ForeignKey(Request, on_delete=models.PROTECT, related_name="rentals", verbose_name=_("request"))
-    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="rentals", verbose_name=_("renter"))
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="rentals", verbose_name=_("renter")
+    )
     listing = models.ForeignKey(Listing, on_delete=models.PROTECT, related_name="rentals", verbose_name=_("listing"))
     provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="rentals", verbose_name=_("provider"))
     price_micro = UsdcField(_("price, micro-USDC per GPU per hour"))
@@ -221,12 +244,16 @@ class Rental(models.Model):
     gpu_count = models.PositiveSmallIntegerField(_("GPUs"))
     gpus: Any = models.ManyToManyField(Gpu, through="RentalGpu", related_name="rentals")
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.STARTING)
-    meter = models.OneToOneField(Meter, null=True, blank=True, on_delete=models.PROTECT, related_name="rental", verbose_name=_("meter"))
+    meter = models.OneToOneField(
+        Meter, null=True, blank=True, on_delete=models.PROTECT, related_name="rental", verbose_name=_("meter")
+    )
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     running_at = models.DateTimeField(_("running since"), null=True, blank=True)
     stop_asked_at = models.DateTimeField(_("stop asked at"), null=True, blank=True)
     ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
-    cause = models.CharField(_("cause"), max_length=20, choices=Cause.choices, blank=True)  # while ending: why it was told to
+    cause = models.CharField(
+        _("cause"), max_length=20, choices=Cause.choices, blank=True
+    )  # while ending: why it was told to
     provider_fault = models.BooleanField(_("provider's fault"), default=False)
 
     objects: Any = RentalQuerySet.as_manager()
@@ -236,7 +263,9 @@ class Rental(models.Model):
         verbose_name_plural = _("rentals")
         ordering = ["-created_at", "-pk"]
         constraints = [
-            models.CheckConstraint(name="ended_has_cause", condition=~Q(state="ended") | (~Q(cause="") & Q(ended_at__isnull=False))),
+            models.CheckConstraint(
+                name="ended_has_cause", condition=~Q(state="ended") | (~Q(cause="") & Q(ended_at__isnull=False))
+            ),
             models.CheckConstraint(name="rental_price_positive", condition=Q(price_micro__gt=0, gpu_count__gte=1)),
         ]
         indexes = [

@@ -25,7 +25,9 @@ PROVIDER_BROKE = Event(
     name="marketplace.provider_broke",
     subject=_("The host broke your rental on %(machine)s; you are not charged past the break"),
     paragraphs=(
-        _("Your rental of %(gpus)s × %(model)s ended at %(ended_at)s, the last moment that it was seen running. Its page says what happened."),
+        _(
+            "Your rental of %(gpus)s × %(model)s ended at %(ended_at)s, the last moment that it was seen running. Its page says what happened."
+        ),
         _("Charged until then: %(charged_micro)s. Credited to your balance for the fault: %(credit_micro)s."),
         _("Other offers of %(model)s can be rented now."),
     ),
@@ -38,7 +40,9 @@ BALANCE_LOW = Event(
     name="marketplace.balance_low",
     subject=_("Your balance lasts until %(funded_at)s"),
     paragraphs=(
-        _("At what your rentals cost now, your balance is used up at %(funded_at)s. They are stopped then, and nothing more is charged."),
+        _(
+            "At what your rentals cost now, your balance is used up at %(funded_at)s. They are stopped then, and nothing more is charged."
+        ),
         _("A deposit that arrives before that keeps them running."),
     ),
     action=_("Add to your balance"),
@@ -66,4 +70,6 @@ def warn_of_low_balance(*, organisation: Organisation, funded_until: datetime, a
     if Notice.objects.filter(key=key).exists():
         return
     with transaction.atomic():
-        notify(organisation=organisation, event=BALANCE_LOW, key=key, data={"funded_at": funded_until.isoformat()}, at=at)
+        notify(
+            organisation=organisation, event=BALANCE_LOW, key=key, data={"funded_at": funded_until.isoformat()}, at=at
+        )

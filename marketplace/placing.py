@@ -26,13 +26,16 @@ class Placing:
 def best_listing(*, provider: Provider, gpu_model: GpuModel) -> Listing | None:
     """The provider's best ranked priced listing of a model: the one its place is told for."""
     mine = Listing.objects.filter(machine__provider=provider, gpu_model=gpu_model, price_micro__isnull=False)
-    return mine.exclude(state=Listing.State.RETIRED).select_related("gpu_model", "machine").order_by("-rank", "pk").first()
+    return (
+        mine.exclude(state=Listing.State.RETIRED).select_related("gpu_model", "machine").order_by("-rank", "pk").first()
+    )
 
 
 def others_of(listing: Listing, *, at: datetime) -> list[tuple[float, int]]:
     """Rank and price of the offers of other providers that it stands beside: its model in its region."""
     beside = Listing.objects.open(at).filter(gpu_model=listing.gpu_model_id, region=listing.region)
-    return list(beside.exclude(machine__provider=listing.machine.provider_id).values_list("rank", "price_micro"))
+    priced = beside.exclude(machine__provider=listing.machine.provider_id).filter(price_micro__isnull=False)
+    return [(rank, price) for rank, price in priced.values_list("rank", "price_micro") if price is not None]
 
 
 def place_at(listing: Listing, *, price_micro: int, others: Sequence[tuple[float, int]], look: bool = False) -> Placing:

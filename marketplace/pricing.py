@@ -51,7 +51,9 @@ def parse_price(text: str) -> int:
 
 
 @transaction.atomic
-def set_price(*, provider: Provider, gpu_model: GpuModel, price_micro: int, by: User | None, at: datetime) -> ModelPrice:
+def set_price(
+    *, provider: Provider, gpu_model: GpuModel, price_micro: int, by: User | None, at: datetime
+) -> ModelPrice:
     """Ask ``price_micro`` from now on. The same price again changes nothing. Raises PriceNotValid.
 
     Listings learn of it by ``listings.refresh``; the caller runs it in the same request.
@@ -65,7 +67,9 @@ def set_price(*, provider: Provider, gpu_model: GpuModel, price_micro: int, by: 
             return current
         current.current = False
         current.save(update_fields=["current"])
-    return ModelPrice.objects.create(provider=provider, gpu_model=gpu_model, price_micro=price_micro, set_by=by, set_at=at)
+    return ModelPrice.objects.create(
+        provider=provider, gpu_model=gpu_model, price_micro=price_micro, set_by=by, set_at=at
+    )
 
 
 Basis = Literal["country", "region", "world", "catalogue"]

@@ -26,7 +26,14 @@ def factors_of(listing: Listing) -> list[dict[str, Any]]:
         "freshness": (_("Freshness"), _("measured within 6 hours earns all")),
     }
     return [
-        {"name": name, "what": what, "note": note, "share": points.get(name, 0) / ranking.MOST[name], "points": f"{points.get(name, 0):.1f}", "of": ranking.MOST[name]}
+        {
+            "name": name,
+            "what": what,
+            "note": note,
+            "share": points.get(name, 0) / ranking.MOST[name],
+            "points": f"{points.get(name, 0):.1f}",
+            "of": ranking.MOST[name],
+        }
         for name, (what, note) in words.items()
         if points
     ]

@@ -77,7 +77,9 @@ def points(
         performance=_cut(15 * _share(0 if performance is None else performance - 80, 20)),
         commitment=_cut(8 * _share(commitment_months, 12)),
         tier=TIER_POINTS.get(tier, 0.0),
-        freshness=0.0 if age_hours is None else _cut(5 * _share(STALE_HOURS - max(age_hours, FRESH_HOURS), STALE_HOURS - FRESH_HOURS)),
+        freshness=0.0
+        if age_hours is None
+        else _cut(5 * _share(STALE_HOURS - max(age_hours, FRESH_HOURS), STALE_HOURS - FRESH_HOURS)),
     )
 
 
@@ -90,7 +92,9 @@ def price_points(price_micro: int, *, p10: int, p90: int) -> float:
     return _cut(25 * _share(p90 - price_micro, p90 - p10)) if p90 > p10 else 12.5
 
 
-def market_for(*, model: int, region: str, price_micro: int, rented: dict[Key, Percentiles], asked: dict[Key, Percentiles]) -> Market:
+def market_for(
+    *, model: int, region: str, price_micro: int, rented: dict[Key, Percentiles], asked: dict[Key, Percentiles]
+) -> Market:
     """The market that an offer is held against. A lone offer is its own market and gets the middle."""
     region_key, world = (model, "region", region), (model, "world", "")
     for basis, key in (("region", region_key), ("world", world)):

@@ -26,7 +26,17 @@ from providers.claims import GpusTaken
 from providers.models import Gpu, GpuClaim, Workload
 from providers.schedules import window_around
 
-__all__ = ["KeyReused", "NotOffered", "PriceChanged", "TooManyGpus", "ask_to_stop", "end_overdue", "heard", "prove", "start_rental"]
+__all__ = [
+    "KeyReused",
+    "NotOffered",
+    "PriceChanged",
+    "TooManyGpus",
+    "ask_to_stop",
+    "end_overdue",
+    "heard",
+    "prove",
+    "start_rental",
+]
 
 
 class NotOffered(Refusal):
@@ -36,7 +46,9 @@ class NotOffered(Refusal):
 
 class PriceChanged(Refusal):
     code = "price_changed"
-    message = _("The price changed from %(expected)s to %(price)s USDC per GPU per hour while you were looking. Rent again to accept it.")
+    message = _(
+        "The price changed from %(expected)s to %(price)s USDC per GPU per hour while you were looking. Rent again to accept it."
+    )
 
 
 class TooManyGpus(Refusal):
@@ -73,7 +85,12 @@ def start_rental(
     reference = parse_image(image)
     claims.lock_machines({listing.machine_id})
     # All listings of the machine, as a refresh of them takes them: in one order.
-    list(Listing.objects.select_for_update(no_key=True).filter(machine=listing.machine_id).order_by("pk").values_list("pk", flat=True))
+    list(
+        Listing.objects.select_for_update(no_key=True)
+        .filter(machine=listing.machine_id)
+        .order_by("pk")
+        .values_list("pk", flat=True)
+    )
     listing = Listing.objects.select_related("machine__provider__organisation", "gpu_model").get(pk=listing.pk)
     metering.lock_payer(organisation)
     repeated = Request.objects.filter(organisation=organisation, key=key).first()
@@ -85,9 +102,13 @@ def start_rental(
     if price != expected_price_micro:
         raise PriceChanged(expected=price_text(expected_price_micro), price=price_text(price))
     rate = price * gpu_count
-    limits.check(stop_after_seconds=stop_after_seconds, spend_at_most_micro=spend_at_most_micro, rate_micro_per_hour=rate)
+    limits.check(
+        stop_after_seconds=stop_after_seconds, spend_at_most_micro=spend_at_most_micro, rate_micro_per_hour=rate
+    )
     gpus = _choose(listing, count=gpu_count, at=at)
-    metering.check_runway(organisation=organisation, extra_rate_micro_per_hour=rate, pending_rates=_pending_rates(organisation), at=at)
+    metering.check_runway(
+        organisation=organisation, extra_rate_micro_per_hour=rate, pending_rates=_pending_rates(organisation), at=at
+    )
 
     request = Request.objects.create(
         organisation=organisation,
@@ -116,9 +137,13 @@ def start_rental(
         created_at=at,
     )
     claims.claim_gpus(gpus=gpus, kind=GpuClaim.Kind.RENTAL, reference=rental.public_id, at=at)
-    RentalGpu.objects.bulk_create([RentalGpu(rental=rental, gpu=gpu, position=position) for position, gpu in enumerate(gpus)])
+    RentalGpu.objects.bulk_create(
+        [RentalGpu(rental=rental, gpu=gpu, position=position) for position, gpu in enumerate(gpus)]
+    )
     spec = {"image": reference.text, "command": command or None, "env": environment, "shm_mib": None}
-    workload = workloads.assign(machine=machine, kind=Workload.Kind.JOB, spec=spec, gpus=gpus, stop_at=window_until, at=at)
+    workload = workloads.assign(
+        machine=machine, kind=Workload.Kind.JOB, spec=spec, gpus=gpus, stop_at=window_until, at=at
+    )
     Job.objects.create(rental=rental, workload=workload)
     listings.refresh(at=at, machines=[machine])
     return rental
@@ -127,7 +152,12 @@ def start_rental(
 def _same_rental(request: Request, *, listing: Listing, gpu_count: int, image: str, command: list[str]) -> Rental:
     """The rental that this key started. A key that comes back with another wish is a mistake, not a repeat."""
     rental = request.rentals.order_by("pk").first()
-    if rental is None or (rental.listing_id, request.gpu_count, request.image, request.command) != (listing.pk, gpu_count, image, command):
+    if rental is None or (rental.listing_id, request.gpu_count, request.image, request.command) != (
+        listing.pk,
+        gpu_count,
+        image,
+        command,
+    ):
         raise KeyReused
     return rental
 
@@ -172,5 +202,7 @@ def _choose(listing: Listing, *, count: int, at: datetime) -> list[Gpu]:
 
 def _pending_rates(organisation: Organisation) -> list[int]:
     """Rates of rentals that will run soon: their money is spoken for though no meter is open yet."""
-    starting = Rental.objects.filter(organisation=organisation, state=Rental.State.STARTING).values_list("price_micro", "gpu_count")
+    starting = Rental.objects.filter(organisation=organisation, state=Rental.State.STARTING).values_list(
+        "price_micro", "gpu_count"
+    )
     return [price * count for price, count in starting]

@@ -77,7 +77,11 @@ class Search:
     @property
     def understood(self) -> str:
         told = " and ".join(condition.text for condition in self.conditions)
-        order = f"order by {self.sort.removeprefix('-')}{' desc' if self.sort.startswith('-') else ''}" if self.sort != "-rank" else ""
+        order = (
+            f"order by {self.sort.removeprefix('-')}{' desc' if self.sort.startswith('-') else ''}"
+            if self.sort != "-rank"
+            else ""
+        )
         return " ".join(part for part in (told, order) if part)
 
     def has(self, name: str) -> bool:
@@ -102,7 +106,8 @@ class Search:
 
 def parse(query: Mapping[str, str]) -> Search:
     """Read a query string. Empty values are no filter; errors are kept by parameter, "" for names that are none."""
-    conditions, errors = [], {}
+    conditions: list[Condition] = []
+    errors: dict[str, Refusal] = {}
     for name, text in query.items():
         if name in NOT_FILTERS or not text.strip():
             continue
@@ -162,7 +167,12 @@ def _tier(text: str) -> Condition:
 
 def _price(text: str) -> Condition:
     micro = parse_price(text)
-    return Condition("price_max", Q(price_micro__lte=micro), f"price <= {price_text(micro)}", gettext("Price at most %(value)s") % {"value": price_text(micro)})
+    return Condition(
+        "price_max",
+        Q(price_micro__lte=micro),
+        f"price <= {price_text(micro)}",
+        gettext("Price at most %(value)s") % {"value": price_text(micro)},
+    )
 
 
 def _cuda(text: str) -> Condition:
@@ -173,11 +183,22 @@ def _cuda(text: str) -> Condition:
     known = Listing.objects.exclude(cuda_version="").order_by().values_list("cuda_version", flat=True).distinct()
     enough = [version for version in known if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= least]
     told = f"{least[0]}.{least[1]}"
-    return Condition("cuda_min", Q(cuda_version__in=enough), f"cuda >= {told}", gettext("CUDA from %(value)s") % {"value": told})
+    return Condition(
+        "cuda_min", Q(cuda_version__in=enough), f"cuda >= {told}", gettext("CUDA from %(value)s") % {"value": told}
+    )
 
 
 def _number(
-    name: str, *, column: str, echo: str, unit: str, words: Any, units: tuple[str, ...] = (), most: int = 1_000_000, whole: bool = False, times: int = 1
+    name: str,
+    *,
+    column: str,
+    echo: str,
+    unit: str,
+    words: Any,
+    units: tuple[str, ...] = (),
+    most: int = 1_000_000,
+    whole: bool = False,
+    times: int = 1,
 ) -> Callable[[str], Condition]:
     """A number of ``unit``, which may be written behind it; ``column`` holds ``times`` as many."""
 
@@ -193,7 +214,8 @@ def _number(
             raise OutOfRange(least=least, most=f"{most:,}")
         bound = int(value) if whole else float(value * times)
         told = f"{value.normalize():f}"
-        return Condition(name, Q(**{f"{column}__gte": bound}), f"{echo} >= {told}", str(words) % {"value": cut(value, -min(0, int(value.normalize().as_tuple().exponent)))})  # type: ignore[arg-type]
+        shown = cut(value, len(told.partition(".")[2]))
+        return Condition(name, Q(**{f"{column}__gte": bound}), f"{echo} >= {told}", str(words) % {"value": shown})
 
     return read
 

@@ -8,13 +8,13 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Case, F, QuerySet, Value, When
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
 from django.utils.dates import WEEKDAYS_ABBR
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from unfold.admin import TabularInline
-from unfold.decorators import display
+from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminRadioSelectWidget, UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
 from gpunex.kit import show
@@ -242,7 +242,13 @@ class ApplicationAdmin(ReadOnlyAdmin):
 class ProviderAdmin(ReadOnlyAdmin):
     list_display = ["organisation", "tier", "commitment_months", "approved_at"]
     list_filter = ["tier"]
-    search_fields = ["organisation__name"]
+    search_fields = ["organisation__name", "organisation__members__email"]
+    actions_detail = ["off_cycle"]
+
+    @action(description=_lazy("Off-cycle payout"), url_path="off-cycle", permissions=["payouts.add_payout"])
+    def off_cycle(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        provider = get_object_or_404(Provider, pk=object_id)
+        return redirect("admin:payouts_payout_off_cycle", provider.organisation.public_id)
 
 
 class GpuInline(ReadOnlyInline):

@@ -204,11 +204,16 @@ def measure(host: Host, *, at: datetime, **result: Any) -> Workload:
     Machine.objects.filter(public_id=host.machine_id).update(last_seen_at=at)
     assert benchmarks.request_due(at=at) >= 1
     workload = open_benchmark(host)
-    later = at + timedelta(seconds=5)
-    answer = _shaped(result_of(workload, **result))
-    benchmarks.accept_result(workload=workload, result=answer, at=later)
-    finish(workload, at=later)
+    answer(workload, at=at + timedelta(seconds=5), **result)
     return workload
+
+
+def answer(workload: Workload, *, at: datetime, **result: Any) -> None:
+    """The result of a benchmark and its end, in the shape in which the door hands them on: unknown values None."""
+    fields = ResultFields(data=result_of(workload, **result))
+    fields.is_valid(raise_exception=True)
+    benchmarks.accept_result(workload=workload, result=fields.validated_data, at=at)
+    finish(workload, at=at)
 
 
 def finish(workload: Workload, *, at: datetime, cause: str = "completed") -> None:
@@ -219,13 +224,6 @@ def finish(workload: Workload, *, at: datetime, cause: str = "completed") -> Non
         at=at,
     )
     benchmarks.heard(workload=said, at=at)
-
-
-def _shaped(result: dict[str, Any]) -> dict[str, Any]:
-    """As the door hands it on: every field there, unknown ones None."""
-    fields = ResultFields(data=result)
-    fields.is_valid(raise_exception=True)
-    return fields.validated_data
 
 
 def claims_of(reference: uuid.UUID) -> list[GpuClaim]:

@@ -83,7 +83,7 @@ def notify(
 ) -> None:
     """Tell ``organisation``. Precondition: inside a transaction. The same key again tells nothing twice."""
     data = data or {}
-    notice, made = Notice.objects.get_or_create(
+    _notice, made = Notice.objects.get_or_create(
         key=key, defaults={"organisation": organisation, "event": event.name, "data": data, "created_at": at}
     )
     if not made:

@@ -35,6 +35,8 @@ PRICE = "0.36"  # USDC per GPU per hour: 100 micro-USDC a second, so that every 
 COMMAND = "sh -c 'echo step one; sleep 12; echo step two; exit 7'"
 LINE = "step two"
 EXIT_CODE = 7
+COMMUNITY_FEE_BPS = 1000
+MODEL = "rtx-4090-24gb"
 AGENT = {"GPUNEX_SIM_BENCHMARK_S": "2", "GPUNEX_SAMPLE_S": "2"}
 
 
@@ -128,7 +130,7 @@ class Story:
         if not page.links(r"/roles/apply$"):
             raise Unexpected("Roles has no link to the application form")
         page = self.provider.get("/roles/apply")
-        first = self._entry("0", "rtx-4090-24gb", "2")
+        first = self._entry("0", MODEL, "2")
         page = self.provider.submit(page, page.form(having="row"), press="add", full_name="Check Provider", **first)
         second = self._entry("1", "rtx-a6000-48gb", "1")
         page = self.provider.submit(page, page.form(having="row"), press="add", **second)
@@ -146,11 +148,8 @@ class Story:
         return "2 × RTX 4090 24GB and 1 × RTX A6000 48GB, submitted"
 
     def _entry(self, key: str, model: str, quantity: str) -> dict[str, str]:
-        slug = next(
-            (value for value, text in self._model_options() if model.replace("-", " ") in text.lower().replace("-", " ")), model
-        )
         values = {
-            "gpu_model": slug,
+            "gpu_model": model,
             "quantity": quantity,
             "host_memory_gb": "128",
             "download_gbps": "1.5",
@@ -161,10 +160,6 @@ class Story:
             "timezone": "Europe/Berlin",
         }
         return {f"entry-{key}-{name}": value for name, value in values.items()}
-
-    def _model_options(self) -> list[tuple[str, str]]:
-        page = self.provider.get("/roles/apply")
-        return page.form(having="row").options.get("entry-0-gpu_model", [])
 
     def _approve(self) -> str:
         self._sign_in(self.admin, ADMIN.email, PASSWORD)
@@ -260,11 +255,11 @@ class Story:
 
     def _price(self) -> str:
         page = self.provider.get("/provider/pricing")
-        form = page.form(having="price")
-        page = self.provider.submit(page, form, price=PRICE)
+        refused = self.provider.submit(page, page.form(having=MODEL), expect=422, **{MODEL: "-1"})
+        self.provider.submit(refused, refused.form(having=MODEL), **{MODEL: PRICE})
         with Browser(self.url) as anybody:
             for _ in self._until("the offer on the market", seconds=40):
-                offers = anybody.get("/offers?model=rtx-4090-24gb&price=" + PRICE)
+                offers = anybody.get(f"/offers?model={MODEL}")
                 for link in offers.links(r"^/offers/[0-9a-f-]{36}$"):
                     offer = anybody.get(link)
                     if f"check-{self.mark}" in offer.text:
@@ -326,26 +321,29 @@ class Story:
         raise Unexpected(f"the job's end or its log did not show: {page.summary()}")
 
     def _bill(self) -> str:
-        for _ in self._until("the bill", seconds=20):
-            page = self.renter.get(self.rental_path + "/bill.json")
-            bill = json.loads(page.body)
-            if bill["closed"]:
-                break
-        else:
-            raise Unexpected("the rental's meter was not closed")
-        seconds, rate = bill["seconds"], bill["rate_micro_per_hour"]
-        self.charged_micro, fee = bill["charged_micro"], bill["fee_micro"]
-        self.earned_micro = self.charged_micro - fee
-        expected = rate * seconds // 3600
-        if rate != parse_usdc(PRICE) or self.charged_micro != expected or fee != expected * 1000 // 10_000:
-            raise Unexpected(f"{seconds} s at {rate} micro-USDC an hour were charged {self.charged_micro}, fee {fee}")
-        balance = self.renter.get("/balance")
-        left = as_decimal_string(DEPOSIT_MICRO - self.charged_micro)
-        earnings = self.provider.get("/provider/earnings")
-        for page, amount in ((balance, left), (earnings, as_decimal_string(self.earned_micro))):
-            if amount not in page.text.replace(" ", "") and amount not in page.text:
-                raise Unexpected(f"{page.path} does not show {amount}")
-        return f"{seconds} s, {as_decimal_string(self.charged_micro)} USDC charged, {as_decimal_string(self.earned_micro)} to the provider"
+        page = self.renter.get(self.rental_path)
+        seconds = int(page.find(r"([\d,]+) billed seconds?").replace(",", ""))
+        shown = re.search(r"Charged (\d+\.\d{2}) ?(\d{4}) ", page.text)
+        if shown is None:
+            raise Unexpected(f"the rental's page does not say what was charged: {page.summary()}")
+        self.charged_micro = parse_usdc(shown[1] + shown[2])
+        expected = parse_usdc(PRICE) * seconds // 3600
+        if self.charged_micro != expected or seconds < 10:
+            raise Unexpected(f"{seconds} s at {PRICE} USDC an hour were charged {self.charged_micro} micro-USDC, not {expected}")
+        self.earned_micro = expected - expected * COMMUNITY_FEE_BPS // 10_000
+        left = as_decimal_string((DEPOSIT_MICRO - expected) // 10_000 * 10_000)
+        for browser, path, amount in (
+            (self.renter, "/balance", left),
+            (self.provider, "/provider/earnings", as_decimal_string(self.earned_micro)),
+        ):
+            for _ in self._until("the amount", seconds=10):
+                page = browser.get(path)
+                if amount in page.text.replace(" ", ""):
+                    break
+            else:
+                raise Unexpected(f"{path} does not show {amount}: {page.summary()}")
+        self._end_agent()  # its silence grows while the money moves
+        return f"{seconds} s, {as_decimal_string(expected)} USDC charged, {as_decimal_string(self.earned_micro)} to the provider"
 
     # Paying
 
@@ -373,7 +371,6 @@ class Story:
         raise Unexpected(f"the payout did not arrive: {page.summary()}")
 
     def _offline(self) -> str:
-        self._end_agent()
         for _ in self._until("the machine to show as offline", seconds=75):
             page = self.provider.get(self.machine_path)
             if re.search(r"Offline since", page.text):

@@ -37,7 +37,9 @@ def offers(request: HttpRequest) -> HttpResponse:
     form = FilterForm(request.GET)
     form.is_valid()
     found = form.found
-    page = Paginator(found.offers(at).select_related("machine__provider__organisation", "gpu_model"), search.PAGE).get_page(request.GET.get("page"))
+    page = Paginator(
+        found.offers(at).select_related("machine__provider__organisation", "gpu_model"), search.PAGE
+    ).get_page(request.GET.get("page"))
     why = next((listing for listing in page if str(listing.public_id) == request.GET.get("why")), None)
     here = found.matching().filter(state=Listing.State.OFFERED)
     context = {
@@ -100,7 +102,11 @@ def _elsewhere(found: search.Search, at: datetime) -> list[tuple[str, int]]:
 def offer(request: HttpRequest, public_id: UUID) -> HttpResponse:
     listing = _listing(public_id)
     if request.headers.get("HX-Request") and "quote" in request.GET:
-        response = render(request, "marketplace/offer.html#quote", {"listing": listing, "quote": _quote(request, listing, request.GET)})
+        response = render(
+            request,
+            "marketplace/offer.html#quote",
+            {"listing": listing, "quote": _quote(request, listing, request.GET)},
+        )
     else:
         form = RentForm(listing=listing, again=_again(request))
         response = render(request, "marketplace/offer.html", _offer_context(request, listing, form))
@@ -140,8 +146,16 @@ def rent(request: HttpRequest, public_id: UUID) -> HttpResponse:
 
 
 def _listing(public_id: UUID) -> Listing:
-    listings = Listing.objects.exclude(state=Listing.State.RETIRED).select_related("machine__provider__organisation", "gpu_model")
-    return get_object_or_404(listings, public_id=public_id)
+    """A listing that may be offered, with the price of this moment: a copy that is seconds old would be agreed to unseen."""
+    listings = Listing.objects.exclude(state=Listing.State.RETIRED)
+    listing: Listing = get_object_or_404(
+        listings.select_related("machine__provider__organisation", "gpu_model"), public_id=public_id
+    )
+    prices = ModelPrice.objects.filter(
+        provider=listing.machine.provider_id, gpu_model=listing.gpu_model_id, current=True
+    )
+    listing.price_micro = prices.values_list("price_micro", flat=True).first()
+    return listing
 
 
 def _again(request: HttpRequest) -> Rental | None:
@@ -158,21 +172,29 @@ def _again(request: HttpRequest) -> Rental | None:
 def _offer_context(request: HttpRequest, listing: Listing, form: RentForm) -> dict[str, Any]:
     at = timezone.now()
     machine = listing.machine
-    price_now = ModelPrice.objects.filter(provider=machine.provider, gpu_model=listing.gpu_model, current=True).values_list("price_micro", flat=True).first()
-    # What the form agrees to is the price that is shown; after a refusal that is the new one.
-    if form.is_bound and price_now:
-        form.data = form.data.copy()
-        form.data["price"] = str(price_now)
+    # What the form agrees to is the price that the page shows; after a refusal that is the new one.
+    if form.is_bound:
+        form.data = dict(form.data.items()) | {"price": str(listing.price_micro)}
     benchmark = (
-        Benchmark.objects.filter(gpu__machine=machine, gpu__variant__model=listing.gpu_model, state=Benchmark.State.ACCEPTED)
+        Benchmark.objects.filter(
+            gpu__machine=machine, gpu__variant__model=listing.gpu_model, state=Benchmark.State.ACCEPTED
+        )
         .select_related("gpu__variant")
         .order_by("-received_at")
         .first()
     )
     score = scores.latest(machine)
-    history = list(ModelPrice.objects.filter(provider=machine.provider, gpu_model=listing.gpu_model).order_by("-set_at")[:10])
-    best = Listing.objects.open(at).filter(gpu_model=listing.gpu_model, region=listing.region).values_list("rank", "price_micro")
-    ended = Rental.objects.filter(listing=listing, state=Rental.State.ENDED).aggregate(count=Count("pk"), gpus=Sum("gpu_count"))
+    history = list(
+        ModelPrice.objects.filter(provider=machine.provider, gpu_model=listing.gpu_model).order_by("-set_at")[:10]
+    )
+    best = (
+        Listing.objects.open(at)
+        .filter(gpu_model=listing.gpu_model, region=listing.region)
+        .values_list("rank", "price_micro")
+    )
+    ended = Rental.objects.filter(listing=listing, state=Rental.State.ENDED).aggregate(
+        count=Count("pk"), gpus=Sum("gpu_count")
+    )
     return {
         "nav": "market",
         "at": at,
@@ -183,6 +205,7 @@ def _offer_context(request: HttpRequest, listing: Listing, form: RentForm) -> di
         "host": machine.host,
         "memory_gib": (machine.host.get("memory_mib") or 0) // 1024,
         "country": places.country_name(listing.country),
+        "region": places.region_name(listing.region),
         "benchmark": benchmark,
         "measures": _measures(benchmark),
         "score": score,
@@ -195,7 +218,13 @@ def _offer_context(request: HttpRequest, listing: Listing, form: RentForm) -> di
         "factors": factors_of(listing),
         "tier_policy": TierPolicy.of(listing.tier),
         "credit_minutes": credits.minutes_of(listing.tier),
-        "quote": _quote(request, listing, form.data if form.is_bound else {name: str(form[name].value()) for name in ("gpus", "stop_after", "spend_at_most")}),
+        "quote": _quote(
+            request,
+            listing,
+            form.data
+            if form.is_bound
+            else {name: str(form[name].value()) for name in ("gpus", "stop_after", "spend_at_most")},
+        ),
         "templates": containers.TEMPLATES,
     }
 
@@ -205,18 +234,35 @@ def _measures(benchmark: Benchmark | None) -> list[dict[str, Any]]:
     if benchmark is None or benchmark.gpu.variant is None:
         return []
     expected = benchmark.gpu.variant.expectations.filter(kernel_version=benchmark.kernel_version).first()
-    names = (("tensor_tflops", "TFLOPS"), ("fp16_tflops", "TFLOPS"), ("fp32_tflops", "TFLOPS"), ("vram_read_gbps", "GB/s"), ("vram_write_gbps", "GB/s"))
+    names = (
+        ("tensor_tflops", "TFLOPS"),
+        ("fp16_tflops", "TFLOPS"),
+        ("fp32_tflops", "TFLOPS"),
+        ("vram_read_gbps", "GB/s"),
+        ("vram_write_gbps", "GB/s"),
+    )
     found = []
     for name, unit in names:
         value, should = getattr(benchmark, name), getattr(expected, name, None)
         if value is not None:
-            found.append({"name": name, "value": value, "unit": unit, "expected": should, "share": value / should if should else None})
+            found.append(
+                {
+                    "name": name,
+                    "value": value,
+                    "unit": unit,
+                    "expected": should,
+                    "share": value / should if should else None,
+                }
+            )
     return found
 
 
 def _parts(score: Any) -> list[dict[str, Any]]:
     weights = (("uptime", 50), ("completion", 30), ("consistency", 20))
-    return [{"name": name, "share": getattr(score, name), "points": cut(weight * getattr(score, name), 2), "of": weight} for name, weight in weights]
+    return [
+        {"name": name, "share": getattr(score, name), "points": cut(weight * getattr(score, name), 2), "of": weight}
+        for name, weight in weights
+    ]
 
 
 def _quote(request: HttpRequest, listing: Listing, typed: Any) -> dict[str, Any] | None:
@@ -229,11 +275,20 @@ def _quote(request: HttpRequest, listing: Listing, typed: Any) -> dict[str, Any]
     cap = _read(parse_usdc, typed.get("spend_at_most"), None)
     rate = listing.price_micro * count
     ends = [amount for amount in (metering.gross_of(rate, seconds) if seconds else None, cap) if amount]
-    quote: dict[str, Any] = {"count": count, "rate_micro": rate, "seconds": seconds, "most_micro": min(ends, default=None)}
+    quote: dict[str, Any] = {
+        "count": count,
+        "rate_micro": rate,
+        "seconds": seconds,
+        "most_micro": min(ends, default=None),
+    }
     if request.user.is_authenticated and request.organisation:
         position = metering.position(request.organisation, at=timezone.now())
         burn = position.burn_micro_per_hour + rate
-        quote |= {"available_micro": position.available_micro, "lasts_seconds": position.available_micro * 3600 // burn, "others": bool(position.burn_micro_per_hour)}
+        quote |= {
+            "available_micro": position.available_micro,
+            "lasts_seconds": position.available_micro * 3600 // burn,
+            "others": bool(position.burn_micro_per_hour),
+        }
     return quote
 
 

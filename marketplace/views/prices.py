@@ -49,6 +49,10 @@ def _history(model: GpuModel, at: Any) -> dict[str, Any]:
         values=[median / 1_000_000 for _day, median, _count in days],
         label=_("Median price rented a day over 30 days, from %(first)s to %(last)s USDC per GPU per hour")
         % {"first": show.price(days[0][1]), "last": show.price(days[-1][1])},
-        ticks=[show.day_text(days[0][0], year=False), show.day_text(days[len(days) // 2][0], year=False), show.day_text(days[-1][0], year=False)],
+        ticks=[
+            show.day_text(days[0][0], year=False),
+            show.day_text(days[len(days) // 2][0], year=False),
+            show.day_text(days[-1][0], year=False),
+        ],
     )
     return {"history": days, "chart": chart}

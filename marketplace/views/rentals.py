@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import escape
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 from django.views.decorators.http import require_POST, require_safe
 
 from billing import metering
@@ -59,8 +60,14 @@ def live(request: HttpRequest, public_id: UUID) -> HttpResponse:
 def log(request: HttpRequest, public_id: UUID) -> HttpResponse:
     """The next lines of output, and where to go on."""
     found = _mine(request, public_id)
-    after = int(request.GET["after"]) if request.GET.get("after", "").isascii() and request.GET.get("after", "").isdigit() else 0
-    text, following = workloads.read_log(found.job.workload, after=min(after, workloads.MOST_LOG_BYTES), limit_bytes=LOG_AT_ONCE)
+    after = (
+        int(request.GET["after"])
+        if request.GET.get("after", "").isascii() and request.GET.get("after", "").isdigit()
+        else 0
+    )
+    text, following = workloads.read_log(
+        found.job.workload, after=min(after, workloads.MOST_LOG_BYTES), limit_bytes=LOG_AT_ONCE
+    )
     more = _more(found, following) if text or not _log_is_over(found) else ""
     return render(request, "marketplace/log.html", {"text": text, "more": more})
 
@@ -70,7 +77,11 @@ def log_file(request: HttpRequest, public_id: UUID) -> StreamingHttpResponse:
     """The whole output as a text file."""
     found = _mine(request, public_id)
     workload = found.job.workload
-    pieces = WorkloadLog.objects.filter(workload=workload, attempt=workload.attempt).order_by("offset").values_list("text", flat=True)
+    pieces = (
+        WorkloadLog.objects.filter(workload=workload, attempt=workload.attempt)
+        .order_by("offset")
+        .values_list("text", flat=True)
+    )
     response = StreamingHttpResponse(pieces.iterator(chunk_size=50), content_type="text/plain; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{found.short_id}.log"'
     return response
@@ -114,7 +125,9 @@ def _live(rental: Rental) -> dict[str, Any]:
         "shade": shade_of(rental),
         "cost_micro": accrued.gross_micro if accrued else 0,
         "seconds": accrued.seconds if accrued else 0,
-        "cost_at": min(meter.proved_until, meter.funded_until, meter.ended_at or meter.proved_until) if meter else rental.created_at,
+        "cost_at": min(meter.proved_until, meter.funded_until, meter.ended_at or meter.proved_until)
+        if meter
+        else rental.created_at,
         "limit": limit,
         "left_seconds": max(0, int((limit.at - at).total_seconds())) if limit else None,
         "credit_micro": credits.given(rental) if rental.provider_fault else 0,
@@ -145,7 +158,13 @@ def _steps(rental: Rental, limit: limits.Limit | None) -> list[dict[str, Any]]:
         Observed.PULLING: progress or _("pulling the image"),
     }.get(Observed(workload.observed), "")
     steps = [
-        {"state": "done", "title": _("GPUs reserved"), "note": rental.listing.machine.name, "when": ui.when(rental.created_at, "seconds"), "cost": free},
+        {
+            "state": "done",
+            "title": _("GPUs reserved"),
+            "note": rental.listing.machine.name,
+            "when": ui.when(rental.created_at, "seconds"),
+            "cost": free,
+        },
         {
             "state": "done" if pulled else "failed" if ended else "now",
             "title": _("Image"),
@@ -161,12 +180,24 @@ def _steps(rental: Rental, limit: limits.Limit | None) -> list[dict[str, Any]]:
         },
     ]
     if rental.state == State.ENDING:
-        steps.append({"state": "now", "title": _("Stopping"), "note": rental.get_cause_display(), "when": ui.when(rental.stop_asked_at, "seconds"), "cost": free})
+        steps.append(
+            {
+                "state": "now",
+                "title": _("Stopping"),
+                "note": rental.get_cause_display(),
+                "when": ui.when(rental.stop_asked_at, "seconds"),
+                "cost": free,
+            }
+        )
     steps.append(
         {
             "state": ("failed" if rental.provider_fault else "done") if ended else "later",
             "title": _("Ended"),
-            "note": rental.get_cause_display() if ended else _("at %(time)s at the latest") % {"time": show.moment(limit.at)} if limit else "",
+            "note": rental.get_cause_display()
+            if ended
+            else _("at %(time)s at the latest") % {"time": show.moment(limit.at)}
+            if limit
+            else "",
             "when": ui.when(rental.ended_at, "seconds") if ended else "",
             "cost": free,
         }
@@ -178,9 +209,21 @@ def _shares(rental: Rental, seconds: int, micro: int) -> list[dict[str, Any]]:
     """What is used of each limit that was set."""
     wanted, found = rental.request, []
     if wanted.stop_after_seconds:
-        found.append({"label": _("Time"), "value": f"{show.duration(seconds)} / {show.duration(wanted.stop_after_seconds)}", "share": seconds / wanted.stop_after_seconds})
+        found.append(
+            {
+                "label": _("Time"),
+                "value": f"{show.duration(seconds)} / {show.duration(wanted.stop_after_seconds)}",
+                "share": seconds / wanted.stop_after_seconds,
+            }
+        )
     if wanted.spend_at_most_micro:
-        found.append({"label": _("Spend"), "value": f"{show.usdc(micro)} / {show.usdc(wanted.spend_at_most_micro)} USDC", "share": micro / wanted.spend_at_most_micro})
+        found.append(
+            {
+                "label": _("Spend"),
+                "value": f"{show.usdc(micro)} / {show.usdc(wanted.spend_at_most_micro)} USDC",
+                "share": micro / wanted.spend_at_most_micro,
+            }
+        )
     return found
 
 
@@ -192,9 +235,18 @@ def _cards(rental: Rental, at: datetime) -> list[dict[str, Any]]:
     samples: dict[int, list[Sample]] = {}
     if rental.running_at is not None:
         since = max(since, rental.running_at)
-        for sample in Sample.objects.filter(gpu__in=[row.gpu_id for row in rows], at__gte=since, at__lte=until).order_by("at"):
+        for sample in Sample.objects.filter(
+            gpu__in=[row.gpu_id for row in rows], at__gte=since, at__lte=until
+        ).order_by("at"):
             samples.setdefault(sample.gpu_id, []).append(sample)
-    return [{"gpu": row.gpu, "samples": samples.get(row.gpu_id, []), "last": (samples.get(row.gpu_id) or [None])[-1], "metrics": _metrics(samples.get(row.gpu_id, []))} for row in rows]
+    return [
+        {
+            "gpu": row.gpu,
+            "samples": samples.get(row.gpu_id, []),
+            "metrics": _metrics(samples.get(row.gpu_id, [])),
+        }
+        for row in rows
+    ]
 
 
 def _metrics(samples: list[Sample]) -> list[dict[str, Any]]:
@@ -210,7 +262,15 @@ def _metrics(samples: list[Sample]) -> list[dict[str, Any]]:
         (_("Power"), last.power_w, 0, "W", [sample.power_w for sample in samples], None),
     ]
     return [
-        {"label": label, "value": value, "places": places, "unit": unit, "history": history, "of": of, "said": _("%(what)s over 10 minutes") % {"what": label}}
+        {
+            "label": label,
+            "value": value,
+            "places": places,
+            "unit": unit,
+            "history": history,
+            "of": of,
+            "said": _("%(what)s over 10 minutes") % {"what": label},
+        }
         for label, value, places, unit, history, of in rows
         if value is not None
     ]
@@ -219,7 +279,16 @@ def _metrics(samples: list[Sample]) -> list[dict[str, Any]]:
 def _bill(rental: Rental) -> list[dict[str, Any]]:
     """The charge line by line from the ledger: what is free, each posted stretch, what is used and not posted yet, credits."""
     begins = rental.running_at or rental.ended_at
-    lines: list[dict[str, Any]] = [{"what": _("Reserving, pulling the image"), "from": rental.created_at, "to": begins, "seconds": None, "rate": 0, "micro": 0}]
+    lines: list[dict[str, Any]] = [
+        {
+            "what": _("Reserving, pulling the image"),
+            "from": rental.created_at,
+            "to": begins,
+            "seconds": None,
+            "rate": 0,
+            "micro": 0,
+        }
+    ]
     meter = rental.meter
     if meter is None:
         return lines
@@ -243,13 +312,27 @@ def _bill(rental: Rental) -> list[dict[str, Any]]:
         )
     credited = credits.given(rental)
     if credited:
-        lines.append({"what": _("Credit for the provider’s fault"), "from": rental.ended_at, "to": None, "seconds": None, "rate": None, "micro": -credited})
+        lines.append(
+            {
+                "what": _("Credit for the provider’s fault"),
+                "from": rental.ended_at,
+                "to": None,
+                "seconds": None,
+                "rate": None,
+                "micro": -credited,
+            }
+        )
     return lines
 
 
 def _log_context(rental: Rental) -> dict[str, Any]:
     workload = rental.job.workload
-    last = WorkloadLog.objects.filter(workload=workload, attempt=workload.attempt).order_by("-offset").values("offset", "length").first()
+    last = (
+        WorkloadLog.objects.filter(workload=workload, attempt=workload.attempt)
+        .order_by("-offset")
+        .values("offset", "length")
+        .first()
+    )
     total = last["offset"] + last["length"] if last else 0
     text, following = workloads.read_log(workload, after=max(0, total - LOG_AT_ONCE), limit_bytes=LOG_AT_ONCE)
     return {

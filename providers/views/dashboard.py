@@ -1,6 +1,7 @@
 """The overview: what needs the provider, what was earned, how the machines stand."""
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -10,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
+from billing import revenue
 from gpunex.desk import Desk
 from gpunex.kit import show
 from gpunex.kit.money import MICRO
@@ -41,7 +43,10 @@ def overview(request: HttpRequest) -> HttpResponse:
     """The dashboard's first page. Asked by htmx, only what changes by itself: matters, readouts, machines, gauges."""
     desk: Desk = request.desk
     live = bool(request.headers.get("HX-Request"))
-    earned = income.of(desk.provider.organisation, first=(desk.at - timedelta(days=CHART_DAYS - 1)).date(), at=desk.at)
+    today = datetime.combine(desk.at.astimezone(UTC).date(), time(), tzinfo=UTC)
+    start = income.monday(desk.at) if live else today - timedelta(days=CHART_DAYS - 1)
+    days = revenue.of(desk.provider.organisation, start=start, end=today + timedelta(days=1), at=desk.at).days
+    machines = income.by_machine(desk.provider.organisation, since=income.monday(desk.at))
     steps = checklist(desk)
     page: dict[str, Any] = {
         "nav": "overview",
@@ -49,17 +54,17 @@ def overview(request: HttpRequest) -> HttpResponse:
         "at": desk.at,
         "matters": matters(desk, started=not steps),
         "steps": steps,
-        "readouts": _readouts(desk, earned),
-        "rows": [machine_row(desk, host, earned) for host in _shown(desk)],
+        "readouts": _readouts(desk, days),
+        "rows": [machine_row(desk, host, machines) for host in _shown(desk)],
         "machines": len(desk.fleet.hosts),
         "gpus": desk.fleet.given,
-        "week_micro": sum(earned.machines.values()),
+        "week_micro": sum(machines.values()),
         "reliability": desk.reliability,
         "live": live,
     }
     if live:
         return render(request, "providers/overview_live.html", page)
-    return render(request, "providers/overview.html", page | {"earned": _chart(desk, earned), "score": score_rows(desk.reliability)})
+    return render(request, "providers/overview.html", page | {"earned": _chart(desk, days), "score": score_rows(desk.reliability)})
 
 
 # --- what needs the provider -----------------------------------------------------------------------------------------
@@ -149,10 +154,10 @@ def _money(desk: Desk) -> list[dict[str, Any]]:
     for model in desk.unpriced:
         title = said(_("{model} has no price"), model=ui.ltr(model.name))
         note = _("Without a price it is not offered. The recommendation of the market stands beside the field.")
-        found.append(_matter("warn", title, note, _tab("providers:pricing"), _("Set a price")))
+        found.append(_matter("warn", title, note, reverse("providers:pricing"), _("Set a price")))
     if desk.method is None:
         note = _("Earnings wait in your account until the platform knows where to send them.")
-        found.append(_matter("warn", _("No wallet is connected"), note, _tab("providers:payouts"), _("Connect a wallet")))
+        found.append(_matter("warn", _("No wallet is connected"), note, reverse("providers:payouts"), _("Connect a wallet")))
     return found
 
 
@@ -247,7 +252,7 @@ def checklist(desk: Desk) -> list[dict[str, Any]]:
             "state": "done" if done else "now" if number == now else "later",
             "title": title,
             "note": "" if done else note,
-            "when": said('<a href="{href}">{action}</a>', href=_tab(to), action=action) if action and not done else "",
+            "when": said('<a href="{href}">{action}</a>', href=reverse(to), action=action) if action and not done else "",
         }
         for number, (done, title, note, to, action) in enumerate(steps)
     ]
@@ -256,12 +261,12 @@ def checklist(desk: Desk) -> list[dict[str, Any]]:
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _readouts(desk: Desk, earned: income.Income) -> dict[str, Any]:
+def _readouts(desk: Desk, days: Mapping[date, int]) -> dict[str, Any]:
     today, week = desk.at.astimezone(UTC).date(), income.monday(desk.at)
     last = Payout.objects.filter(organisation=desk.provider.organisation, state=Payout.State.PAID).order_by("-finished_at", "-pk").first()
     return {
-        "today_micro": earned.since(today),
-        "week_micro": earned.since(week.date()),
+        "today_micro": days.get(today, 0),
+        "week_micro": sum(amount for day, amount in days.items() if day >= week.date()),
         "fee": TierPolicy.of(desk.provider.tier).fee_bps / 100,
         "last_payout": last,
         "next_payout": desk.payout_on,
@@ -280,10 +285,10 @@ def _rented_share(desk: Desk, week: datetime) -> float | None:
     return min(1.0, income.rented_seconds(desk.provider, start=week, end=desk.at) / declared)
 
 
-def _chart(desk: Desk, earned: income.Income) -> dict[str, Any]:
+def _chart(desk: Desk, earned: Mapping[date, int]) -> dict[str, Any]:
     today = desk.at.astimezone(UTC).date()
     days = [today - timedelta(days=back) for back in range(CHART_DAYS - 1, -1, -1)]
-    amounts = [earned.days.get(day, 0) for day in days]
+    amounts = [earned.get(day, 0) for day in days]
     short = [show.day_text(day, year=False) for day in days]
     return {
         "chart": Chart(
@@ -304,7 +309,8 @@ def _shown(desk: Desk) -> list[Host]:
     return sorted(desk.fleet.hosts, key=lambda host: (host.machine.pk not in troubled, host.machine.name))[:MACHINES_SHOWN]
 
 
-def machine_row(desk: Desk, host: Host, earned: income.Income) -> dict[str, Any]:
+def machine_row(desk: Desk, host: Host, earned: Mapping[int, int]) -> dict[str, Any]:
+    """One line of a table of machines. ``earned``: micro-USDC of this week by the machine's pk."""
     asked = sorted({desk.prices[card.model.pk] for card in host.cards if card.model is not None and card.model.pk in desk.prices})
     score = desk.scores.get(host.machine.pk)
     return {
@@ -315,14 +321,6 @@ def machine_row(desk: Desk, host: Host, earned: income.Income) -> dict[str, Any]
         "cells": words.cells_of(host),
         "cells_label": words.counts_in_words(host),
         "prices": asked,
-        "week_micro": earned.machines.get(host.machine.pk, 0),
+        "week_micro": earned.get(host.machine.pk, 0),
         "score": score,
     }
-
-
-def _tab(name):
-    from django.urls import NoReverseMatch
-    try:
-        return reverse(name)
-    except NoReverseMatch:
-        return "/"

@@ -1,34 +1,15 @@
-"""What a provider earned, by day and by machine, after the fee: posted and on the way. Reading for the dashboard.
-
-A day's income is what came into the payable account less what was taken back, payouts left out; amounts that no settlement
-has posted yet are added to the day they were earned on. So today's figure only grows, and yesterday's stands.
-"""
+"""What machines earned and how long their GPUs were rented. Reading for the dashboard; days are ``billing.revenue``'s."""
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 
-from django.db.models import F, Q, Sum
-from django.db.models.functions import TruncDate
+from django.db.models import F, Q
 
-from billing.ledger import Kind
 from billing.metering import accrued, fee_of, gross_of
-from billing.models import Meter, Transfer
+from billing.models import Meter
 from gpunex.accounts.models import Organisation
 from gpunex.kit.time import whole_seconds
 from providers.models import GpuClaim, Provider
-
-
-@dataclass(frozen=True)
-class Income:
-    """Micro-USDC after the fee, by UTC day, and this week's by machine (pk)."""
-
-    days: Mapping[date, int]
-    machines: Mapping[int, int]
-
-    def since(self, day: date) -> int:
-        return sum(amount for earned_on, amount in self.days.items() if earned_on >= day)
 
 
 def monday(at: datetime) -> datetime:
@@ -37,37 +18,19 @@ def monday(at: datetime) -> datetime:
     return datetime.combine(today - timedelta(days=today.weekday()), time(), tzinfo=UTC)
 
 
-def of(organisation: Organisation, *, first: date, at: datetime) -> Income:
-    """Days from ``first`` on. Two queries."""
-    days: dict[date, int] = defaultdict(int)
-    start = datetime.combine(first, time(), tzinfo=UTC)
-    into = Q(credit__kind=Kind.PROVIDER_PAYABLE, credit__organisation=organisation)
-    out_of = Q(debit__kind=Kind.PROVIDER_PAYABLE, debit__organisation=organisation)
-    payouts = Q(credit__kind=Kind.IN_TRANSIT) | Q(debit__kind=Kind.IN_TRANSIT)
-    rows = (
-        Transfer.objects.filter(into | out_of, effective_at__gte=start)
-        .exclude(payouts)
-        .annotate(day=TruncDate("effective_at", tzinfo=UTC))
-        .values("day")
-        .annotate(came=Sum("amount_micro", filter=into, default=0), went=Sum("amount_micro", filter=out_of, default=0))
-    )
-    for row in rows:
-        days[row["day"]] += row["came"] - row["went"]
+def by_machine(organisation: Organisation, *, since: datetime) -> dict[int, int]:
+    """Earned ``since`` by each machine (pk), after the fee: posted and accruing. One query.
 
-    week, today = monday(at), at.astimezone(UTC).date()
-    midnight = datetime.combine(today, time(), tzinfo=UTC)
-    machines: dict[int, int] = defaultdict(int)
-    meters = Meter.objects.filter(payee=organisation).filter(Q(closed=False) | Q(ended_at__gte=week))
+    A meter's amount is cumulative, so what it earned since a moment is its total less what it came to by then; as a settlement
+    never spans a midnight, this is what the ledger says too.
+    """
+    found: dict[int, int] = defaultdict(int)
+    meters = Meter.objects.filter(payee=organisation).filter(Q(closed=False) | Q(ended_at__gte=since))
     for meter in meters.annotate(machine=F("rental__listing__machine")):
         total = accrued(meter).net_micro
         if meter.machine is not None:
-            machines[meter.machine] += total - min(total, net_until(meter, week))
-        if not meter.closed:
-            posted = meter.billed_gross_micro - meter.billed_fee_micro
-            before_today = min(total, max(posted, net_until(meter, midnight)))
-            days[today] += total - before_today
-            days[today - timedelta(days=1)] += before_today - posted
-    return Income(days={day: amount for day, amount in days.items() if day >= first}, machines=machines)
+            found[meter.machine] += total - min(total, net_until(meter, since))
+    return found
 
 
 def net_until(meter: Meter, moment: datetime) -> int:

@@ -55,7 +55,7 @@ def machine_list(request: HttpRequest) -> HttpResponse:
     hosts = _retired(desk) if retired else list(desk.fleet.hosts)
     found = [host for host in hosts if wanted in host.machine.name.lower() and (retired or _is_in(host, state))]
     page = Paginator(found, A_PAGE).get_page(request.GET.get("page"))
-    earned = income.of(desk.provider.organisation, first=income.monday(desk.at).date(), at=desk.at)
+    earned = income.by_machine(desk.provider.organisation, since=income.monday(desk.at))
     return render(
         request,
         "providers/machines.html",

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 from gpunex.desk import Desk
 from gpunex.kit import show
 from gpunex.kit.spans import Span, common, seconds, without
+from gpunex.kit.templatetags import ui
 from marketplace.models import Rental
 from providers.fleet import Host
 from providers.models import Machine
@@ -116,16 +117,16 @@ def _losses(desk: Desk, host: Host, past: dict[str, Any], faults: dict[tuple[int
     found = []
     for start, end in gaps(past, desk.at, desk.policy.score_window_days):
         length = show.duration(int((end - start).total_seconds()))
-        note = show.moment(start)
+        note = ui.when(start)
         if end >= desk.at - SHORTEST_GAP:
-            note = _("since %(time)s, still going on") % {"time": show.moment(start)}
+            note = words.said(_("since {time}, still going on"), time=note)
         cost = points(connected=[*past["connected"], (start, end)])
         found.append(Loss(_("Not connected for %(length)s") % {"length": length}, note, host, _("Uptime"), cost, start, end + half_life))
     for number, job in enumerate(past["jobs"]):
         if job.value < 1:
             jobs = [replace(other, value=1.0) if place == number else other for place, other in enumerate(past["jobs"])]
             what = faults.get((host.machine.pk, job.at), _("A job was interrupted by the machine's side"))
-            found.append(Loss(what, show.moment(job.at), host, _("Jobs"), points(jobs=jobs), job.at, job.at + half_life))
+            found.append(Loss(what, ui.when(job.at), host, _("Jobs"), points(jobs=jobs), job.at, job.at + half_life))
     weak = [run for run in past["runs"] if run.value < 1]
     if weak:
         runs = [replace(run, value=1.0) for run in past["runs"]]

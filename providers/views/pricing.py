@@ -31,7 +31,9 @@ def prices(request: HttpRequest) -> HttpResponse:
         return redirect("providers:pricing")
     chosen = next((model for model in models if model.slug == request.GET.get("model")), models[0] if models else None)
     if request.headers.get("HX-Request") and "try" in request.GET and chosen is not None:
-        return render(request, "marketplace/pricing.html#where", _where(desk, chosen, request.GET["try"]) | {"chosen": chosen})
+        return render(
+            request, "marketplace/pricing.html#where", _where(desk, chosen, request.GET["try"]) | {"chosen": chosen}
+        )
     tier = TierPolicy.of(desk.provider.tier)
     context = {
         "nav": "pricing",
@@ -41,7 +43,9 @@ def prices(request: HttpRequest) -> HttpResponse:
         "keep_share": 1 - tier.fee_bps / 10_000,
         "rows": [_row(desk, model, form) for model in models],
         "chosen": chosen,
-        "history": ModelPrice.objects.filter(provider=desk.provider).select_related("gpu_model", "set_by").order_by("-set_at", "-pk")[:20],
+        "history": ModelPrice.objects.filter(provider=desk.provider)
+        .select_related("gpu_model", "set_by")
+        .order_by("-set_at", "-pk")[:20],
         **(_market(desk, chosen) if chosen else {}),
         **(_where(desk, chosen, request.GET.get("try", "")) if chosen else {}),
     }
@@ -60,7 +64,10 @@ def _save(request: HttpRequest, form: PricesForm) -> None:
         if not price or desk.prices.get(model.pk) == price:
             continue
         pricing.set_price(provider=desk.provider, gpu_model=model, price_micro=price, by=request.user, at=desk.at)
-        messages.success(request, _("%(model)s now asks %(price)s for new rentals.") % {"model": model.name, "price": show.price(price)})
+        messages.success(
+            request,
+            _("%(model)s now asks %(price)s for new rentals.") % {"model": model.name, "price": show.price(price)},
+        )
     listings.refresh(at=desk.at, machines=desk.provider.machines.live())
 
 
@@ -84,9 +91,16 @@ def _row(desk: Any, model: GpuModel, form: PricesForm) -> dict[str, Any]:
         "keep_micro": price - fee_of(price, fee_bps) if price else None,
         "recommendation": pricing.recommend(gpu_model=model, region=region, country=country, at=desk.at),
         "total": sum(total for total, *_rest in counts),
-        "rented": sum(card.standing == "rented" for host in desk.fleet.hosts for card in host.cards if card.model and card.model.pk == model.pk),
+        "rented": sum(
+            card.standing == "rented"
+            for host in desk.fleet.hosts
+            for card in host.cards
+            if card.model and card.model.pk == model.pk
+        ),
         "hosts": [name for _total, _free, name, _tier in counts],
-        "placing": placing.place_at(best, price_micro=price, others=placing.others_of(best, at=desk.at)) if best and price and best.rank_factors else None,
+        "placing": placing.place_at(best, price_micro=price, others=placing.others_of(best, at=desk.at))
+        if best and price and best.rank_factors
+        else None,
     }
 
 
@@ -94,7 +108,11 @@ def _market(desk: Any, model: GpuModel) -> dict[str, Any]:
     """What the recommendation rests on."""
     region, country = _place_of(desk, model)
     recommendation = pricing.recommend(gpu_model=model, region=region, country=country, at=desk.at)
-    where = {"country": places.country_name(country), "region": places.region_name(region), "world": _("the world")}.get(recommendation.basis, "")
+    where = {
+        "country": places.country_name(country),
+        "region": places.region_name(region),
+        "world": _("the world"),
+    }.get(recommendation.basis, "")
     prices = recommendation.prices
     return {
         "recommendation": recommendation,
@@ -103,7 +121,9 @@ def _market(desk: Any, model: GpuModel) -> dict[str, Any]:
         "asked": market.asked(at=desk.at, gpu_model=model).get((model.pk, "region", region)),
         "rented_prices": market.rented(at=desk.at, gpu_model=model).get((model.pk, "region", region)),
         "low": min(price for price in (prices.p10, desk.prices.get(model.pk)) if price) * 95 // 100 if prices else None,
-        "high": max(price for price in (prices.p90, desk.prices.get(model.pk)) if price) * 105 // 100 if prices else None,
+        "high": max(price for price in (prices.p90, desk.prices.get(model.pk)) if price) * 105 // 100
+        if prices
+        else None,
     }
 
 
@@ -130,10 +150,20 @@ def _where(desk: Any, model: GpuModel, typed: str) -> dict[str, Any]:
 def _ladder(best: Listing, price: int, others: list[tuple[float, int]], desk: Any) -> list[dict[str, Any]]:
     fee_bps = TierPolicy.of(best.tier).fee_bps
     now = desk.prices.get(best.gpu_model_id)
-    tried = sorted({price, *(price * share // 100 // 10_000 * 10_000 for share in (85, 90, 95, 105, 110, 115)), *([now] if now else [])})
+    tried = sorted(
+        {
+            price,
+            *(price * share // 100 // 10_000 * 10_000 for share in (85, 90, 95, 105, 110, 115)),
+            *([now] if now else []),
+        }
+    )
     return [
-        {"placing": placing.place_at(best, price_micro=each, others=others), "keep_micro": each - fee_of(each, fee_bps), "mine": each == price, "now": each == now}
+        {
+            "placing": placing.place_at(best, price_micro=each, others=others),
+            "keep_micro": each - fee_of(each, fee_bps),
+            "mine": each == price,
+            "now": each == now,
+        }
         for each in tried
         if each > 0
     ]
-

@@ -109,7 +109,7 @@ def _offline(host: Host, at: datetime) -> Said:
     machine = host.machine
     since = machine.last_seen_at
     today = since.astimezone(UTC).date() == at.astimezone(UTC).date()
-    text = _("Offline since %(time)s") % {"time": show.moment(since, "time" if today else "full")}
+    text = said(_("Offline since {time}"), time=ui.when(since, "time" if today else "full"))
     reason = _("Last heard from %(ago)s. Its GPUs are hidden from renters and nothing is billed for this time.") % {
         "ago": show.distance(since, at)
     }

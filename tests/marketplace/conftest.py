@@ -25,7 +25,9 @@ _numbers = itertools.count(1)
 
 
 def person(name: str = "someone", **fields: Any) -> User:
-    return User.objects.create_user(f"{name}-{next(_numbers)}-{uuid.uuid4().hex[:6]}@example.org", full_name=name, **fields)
+    return User.objects.create_user(
+        f"{name}-{next(_numbers)}-{uuid.uuid4().hex[:6]}@example.org", full_name=name, **fields
+    )
 
 
 def renter_with(micro: int, *, at: datetime, name: str = "renter") -> Organisation:
@@ -53,12 +55,24 @@ def provider(*, name: str = "Rawasi Compute", tier: str = "community", months: i
 
 
 def machine(
-    owner: Provider, *, at: datetime, gpus: int = 2, model: str = "l4-24gb", country: str = "DE", measured: bool = True, **fields: Any
+    owner: Provider,
+    *,
+    at: datetime,
+    gpus: int = 2,
+    model: str = "l4-24gb",
+    country: str = "DE",
+    measured: bool = True,
+    **fields: Any,
 ) -> Machine:
     """A connected host, around the clock, with cards that can be rented once a price is asked."""
     number = next(_numbers)
     key = EnrolmentKey.objects.create(
-        provider=owner, kind=EnrolmentKey.Kind.API_KEY, name="test", prefix=f"gpxk_{number}", hash=uuid.uuid4().hex * 2, created_by=owner.organisation.created_by
+        provider=owner,
+        kind=EnrolmentKey.Kind.API_KEY,
+        name="test",
+        prefix=f"gpxk_{number}",
+        hash=uuid.uuid4().hex * 2,
+        created_by=owner.organisation.created_by,
     )
     host = Machine.objects.create(
         **{
@@ -96,7 +110,9 @@ def machine(
     return host
 
 
-def offer(*, at: datetime, price: int = USDC, owner: Provider | None = None, model: str = "l4-24gb", **fields: Any) -> Listing:
+def offer(
+    *, at: datetime, price: int = USDC, owner: Provider | None = None, model: str = "l4-24gb", **fields: Any
+) -> Listing:
     """A listing that can be rented now."""
     owner = owner or provider(at=at)
     host = machine(owner, at=at, model=model, **fields)
@@ -127,7 +143,10 @@ def report(rental: Rental, state: str, *, at: datetime, **fields: Any) -> Rental
     """What the machine says, and what the marketplace makes of it, as the agent's door does."""
     workload = rental.job.workload
     said = workloads.report(
-        machine=workload.machine, workload_id=workload.public_id, report=Report(attempt=workload.attempt, state=state, at=at, **fields), at=at
+        machine=workload.machine,
+        workload_id=workload.public_id,
+        report=Report(attempt=workload.attempt, state=state, at=at, **fields),
+        at=at,
     )
     rentals.heard(workload=said, at=at)
     return Rental.objects.get(pk=rental.pk)

@@ -86,14 +86,24 @@ def test_commands_arrive_as_typed(text: str, command: list[str]):
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("echo 'open", "left open"), ('echo "open', "left open"), ("a\\", "left open"), ("x" * 20_000, "16 KiB"), ("a\x00b", "no process"), ("a " * 300, "256 words")]
+    ("text", "why"),
+    [
+        ("echo 'open", "left open"),
+        ('echo "open', "left open"),
+        ("a\\", "left open"),
+        ("x" * 20_000, "16 KiB"),
+        ("a\x00b", "no process"),
+        ("a " * 300, "256 words"),
+    ],
 )
 def test_commands_that_cannot_be_run_say_why(text: str, why: str):
     with pytest.raises(CommandNotValid, match=why):
         parse_command(text)
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00$`\n\r"), min_size=1), min_size=1, max_size=8))
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00$`\n\r"), min_size=1), min_size=1, max_size=8)
+)
 def test_any_quoted_argument_list_is_read_back(words: list[str]):
     command = parse_command(shlex.join(words))
     assert command in (words, ["sh", "-c", shlex.join(words).strip()])
@@ -127,7 +137,12 @@ def test_environment_lines_that_are_refused_name_their_line(text: str, why: str)
 @pytest.mark.case("marketplace-18")
 @pytest.mark.parametrize(
     ("image", "wanted"),
-    [("pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime", "12.8"), ("nvidia/cuda:13.0.1-base-ubuntu24.04", "13.0"), ("ubuntu:24.04", ""), ("x/y:cu12.4", "12.4")],
+    [
+        ("pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime", "12.8"),
+        ("nvidia/cuda:13.0.1-base-ubuntu24.04", "13.0"),
+        ("ubuntu:24.04", ""),
+        ("x/y:cu12.4", "12.4"),
+    ],
 )
 def test_the_cuda_version_an_image_needs_is_read_from_its_name(image: str, wanted: str):
     assert cuda_wanted(parse_image(image)) == wanted

@@ -58,7 +58,9 @@ def test_only_running_costs(state: State):
 
 @pytest.mark.spec("F3", "G1")
 @pytest.mark.case("marketplace-2", "marketplace-6")
-def test_a_job_that_ends_is_charged_by_the_second_from_running_to_its_end(renter: Organisation, listing: Listing, noon: datetime):
+def test_a_job_that_ends_is_charged_by_the_second_from_running_to_its_end(
+    renter: Organisation, listing: Listing, noon: datetime
+):
     rental = rent(renter, listing, at=noon, gpu_count=2)
     for seconds, state in ((1, "accepted"), (2, "pulling"), (30, "creating")):
         rental = report(rental, state, at=noon + timedelta(seconds=seconds))
@@ -67,13 +69,20 @@ def test_a_job_that_ends_is_charged_by_the_second_from_running_to_its_end(renter
     report(rental, "running", at=start)
     end = start + timedelta(seconds=1234)
     rental = report(rental, "finished", at=end + timedelta(seconds=3), finished_at=end, cause="completed", exit_code=0)
-    assert (rental.state, rental.cause, rental.provider_fault, rental.ended_at) == (State.ENDED, Cause.COMPLETED, False, end)
+    assert (rental.state, rental.cause, rental.provider_fault, rental.ended_at) == (
+        State.ENDED,
+        Cause.COMPLETED,
+        False,
+        end,
+    )
     assert rental.job.workload.exit_code == 0
     charged = gross_of(2 * USDC, 1234)
     assert rental.meter.billed_gross_micro == charged
     assert owned(renter) == 100 * USDC - charged
     assert owned(listing.machine.provider.organisation, Kind.PROVIDER_PAYABLE) == charged - charged * 1000 // 10_000
-    assert rental.meter.labels["gpus"] == [{"id": str(gpu.public_id), "index": gpu.index} for gpu in listing.machine.gpus.order_by("index")]
+    assert rental.meter.labels["gpus"] == [
+        {"id": str(gpu.public_id), "index": gpu.index} for gpu in listing.machine.gpus.order_by("index")
+    ]
 
 
 @pytest.mark.case("marketplace-22")
@@ -91,7 +100,9 @@ def test_the_cards_are_free_as_soon_as_the_job_has_ended(renter: Organisation, l
 
 @pytest.mark.case("marketplace-2")
 @pytest.mark.parametrize("cause", ["image_missing", "image_denied", "cuda_too_old", "docker_failed", "gpu_unavailable"])
-def test_a_start_that_fails_costs_nothing_whosever_fault(renter: Organisation, listing: Listing, noon: datetime, cause: str):
+def test_a_start_that_fails_costs_nothing_whosever_fault(
+    renter: Organisation, listing: Listing, noon: datetime, cause: str
+):
     rental = rent(renter, listing, at=noon)
     report(rental, "pulling", at=noon + timedelta(seconds=5))
     rental = report(rental, "finished", at=noon + timedelta(minutes=10), cause=cause)
@@ -114,7 +125,9 @@ def test_repeated_and_late_reports_change_nothing(renter: Organisation, listing:
 
 
 @pytest.mark.case("marketplace-4")
-def test_a_stop_ends_the_charge_at_once_and_the_rental_when_the_machine_says_so(renter: Organisation, listing: Listing, noon: datetime):
+def test_a_stop_ends_the_charge_at_once_and_the_rental_when_the_machine_says_so(
+    renter: Organisation, listing: Listing, noon: datetime
+):
     rental = rent(renter, listing, at=noon)
     at = run_for(rental, 600, at=noon)
     stopped = rentals.ask_to_stop(rental=rental, by=renter.created_by, at=at)
@@ -128,7 +141,9 @@ def test_a_stop_ends_the_charge_at_once_and_the_rental_when_the_machine_says_so(
     assert rentals.ask_to_stop(rental=rental, by=renter.created_by, at=at + timedelta(hours=1)).state == State.ENDED
 
 
-def test_a_stop_before_it_runs_costs_nothing_even_if_it_ran_meanwhile(renter: Organisation, listing: Listing, noon: datetime):
+def test_a_stop_before_it_runs_costs_nothing_even_if_it_ran_meanwhile(
+    renter: Organisation, listing: Listing, noon: datetime
+):
     rental = rent(renter, listing, at=noon)
     rentals.ask_to_stop(rental=rental, by=renter.created_by, at=noon + timedelta(seconds=2))
     assert report(rental, "running", at=noon + timedelta(seconds=3)).meter is None
@@ -162,10 +177,14 @@ def test_spend_at_most_is_never_passed_by_a_micro(renter: Organisation, listing:
 
 
 @pytest.mark.spec("D2")
-def test_a_rental_stops_with_the_hours_it_began_in_and_a_later_schedule_changes_nothing(renter: Organisation, listing: Listing, noon: datetime):
+def test_a_rental_stops_with_the_hours_it_began_in_and_a_later_schedule_changes_nothing(
+    renter: Organisation, listing: Listing, noon: datetime
+):
     Schedule.objects.filter(machine=listing.machine).update(always=False, windows=[[2, "08:00", "14:00"]])
     rental = rent(renter, listing, at=noon)
-    Schedule.objects.create(machine=listing.machine, effective_from=noon, timezone="UTC", always=False, windows=[[0, "00:00", "01:00"]])
+    Schedule.objects.create(
+        machine=listing.machine, effective_from=noon, timezone="UTC", always=False, windows=[[0, "00:00", "01:00"]]
+    )
     report(rental, "running", at=noon)
     assert rentals.end_overdue(at=noon + timedelta(hours=1, minutes=59)) == 0
     assert rentals.end_overdue(at=noon + timedelta(hours=2)) == 1
@@ -212,7 +231,12 @@ def test_a_lost_machine_ends_the_charge_at_its_last_proof_and_the_tiers_credit_i
     Machine.objects.filter(pk=listing.machine_id).update(lost_at=lost)
     assert rentals.end_overdue(at=lost) == 1
     rental.refresh_from_db()
-    assert (rental.state, rental.cause, rental.provider_fault, rental.ended_at) == (State.ENDED, Cause.MACHINE_LOST, True, last)
+    assert (rental.state, rental.cause, rental.provider_fault, rental.ended_at) == (
+        State.ENDED,
+        Cause.MACHINE_LOST,
+        True,
+        last,
+    )
     charged, credit = gross_of(USDC, 10_000), USDC * minutes // 60
     assert rental.meter.billed_gross_micro == charged
     assert owned(renter) == 100 * USDC - charged + credit
@@ -270,17 +294,26 @@ def test_a_host_that_leaves_ends_its_rentals_as_its_own_fault(renter: Organisati
     assert (rental.cause, rental.provider_fault, rental.meter.billed_seconds) == (Cause.AGENT_SHUTDOWN, True, 100)
 
 
-def test_a_rental_that_was_being_stopped_is_not_the_hosts_fault_when_it_vanishes(renter: Organisation, listing: Listing, noon: datetime):
+def test_a_rental_that_was_being_stopped_is_not_the_hosts_fault_when_it_vanishes(
+    renter: Organisation, listing: Listing, noon: datetime
+):
     rental = rent(renter, listing, at=noon)
     at = run_for(rental, 100, at=noon)
     rentals.ask_to_stop(rental=rental, by=renter.created_by, at=at)
     Machine.objects.filter(pk=listing.machine_id).update(lost_at=at + timedelta(minutes=10))
     rentals.end_overdue(at=at + timedelta(minutes=10))
     rental.refresh_from_db()
-    assert (rental.state, rental.cause, rental.provider_fault, rental.meter.billed_seconds) == (State.ENDED, Cause.STOPPED, False, 100)
+    assert (rental.state, rental.cause, rental.provider_fault, rental.meter.billed_seconds) == (
+        State.ENDED,
+        Cause.STOPPED,
+        False,
+        100,
+    )
 
 
-def test_a_report_that_nobody_acted_on_is_made_up_for_by_the_sweep(renter: Organisation, listing: Listing, noon: datetime):
+def test_a_report_that_nobody_acted_on_is_made_up_for_by_the_sweep(
+    renter: Organisation, listing: Listing, noon: datetime
+):
     rental = rent(renter, listing, at=noon)
     report(rental, "running", at=noon)
     workload = rental.job.workload
@@ -292,7 +325,9 @@ def test_a_report_that_nobody_acted_on_is_made_up_for_by_the_sweep(renter: Organ
     assert (rental.state, rental.meter.billed_seconds) == (State.ENDED, 77)
 
 
-def test_one_rental_that_cannot_be_ended_never_stops_the_rest(renter: Organisation, noon: datetime, monkeypatch: pytest.MonkeyPatch):
+def test_one_rental_that_cannot_be_ended_never_stops_the_rest(
+    renter: Organisation, noon: datetime, monkeypatch: pytest.MonkeyPatch
+):
     first, second = (rent(renter, offer(at=noon), at=noon) for _ in range(2))
     Machine.objects.all().update(lost_at=noon)
     real = lifecycle.record_outcome
@@ -312,7 +347,12 @@ def test_one_rental_that_cannot_be_ended_never_stops_the_rest(renter: Organisati
 def test_the_first_rental_is_told_to_its_provider_once(renter: Organisation, listing: Listing, noon: datetime):
     for _ in range(2):
         report(rent(renter, listing, at=noon), "running", at=noon)
-    assert Notice.objects.filter(organisation=listing.machine.provider.organisation, event="marketplace.first_rental").count() == 1
+    assert (
+        Notice.objects.filter(
+            organisation=listing.machine.provider.organisation, event="marketplace.first_rental"
+        ).count()
+        == 1
+    )
 
 
 def test_a_workload_that_is_no_rentals_is_nothing_to_the_marketplace(listing: Listing, noon: datetime):

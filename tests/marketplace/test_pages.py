@@ -38,7 +38,15 @@ def member(organisation: Organisation, language: str = "en") -> Client:
 def form_of(page: str) -> dict[str, str]:
     """What the rent form would send untouched."""
     found = dict(re.findall(r'<input type="hidden" name="(key|price)" value="([^"]*)"', page))
-    return found | {"gpus": "1", "template": "cuda", "image": "", "command": "", "environment": "", "stop_after": "", "spend_at_most": ""}
+    return found | {
+        "gpus": "1",
+        "template": "cuda",
+        "image": "",
+        "command": "",
+        "environment": "",
+        "stop_after": "",
+        "spend_at_most": "",
+    }
 
 
 @pytest.fixture
@@ -53,7 +61,9 @@ def shopper(db: None) -> Organisation:
 
 @LANGUAGES
 @pytest.mark.spec("F1", "J1")
-@pytest.mark.parametrize("path", ["/", "/offers", "/prices", "/offers?model=l4-24gb&region=EU&sort=price", "/prices?model=l4-24gb"])
+@pytest.mark.parametrize(
+    "path", ["/", "/offers", "/prices", "/offers?model=l4-24gb&region=EU&sort=price", "/prices?model=l4-24gb"]
+)
 def test_the_market_is_read_without_an_account_in_both_languages(here: Listing, language: str, path: str):
     page = visitor(language).get(path)
     assert page.status_code == 200
@@ -110,7 +120,9 @@ def test_the_reason_of_a_rank_sums_to_it(here: Listing):
     assert sum(round(10 * value) for value in points[:6]) == round(10 * points[6]) == round(10 * here.rank)
 
 
-def test_the_list_and_the_front_page_ask_as_much_for_thirty_offers_as_for_one(here: Listing, django_assert_max_num_queries):
+def test_the_list_and_the_front_page_ask_as_much_for_thirty_offers_as_for_one(
+    here: Listing, django_assert_max_num_queries
+):
     at = timezone.now()
     for _ in range(4):
         owner = provider(at=at)
@@ -170,16 +182,28 @@ def test_simulated_machines_say_so_wherever_they_show(shopper: Organisation):
 @pytest.mark.case("marketplace-13", "marketplace-15")
 def test_the_quote_follows_what_is_typed_and_is_the_bill(here: Listing, shopper: Organisation):
     client = member(shopper)
-    page = client.get(f"{here.get_absolute_url()}?quote=1&gpus=2&stop_after=1.5&spend_at_most=", headers={"HX-Request": "true"}).content.decode()
+    page = client.get(
+        f"{here.get_absolute_url()}?quote=1&gpus=2&stop_after=1.5&spend_at_most=", headers={"HX-Request": "true"}
+    ).content.decode()
     assert "<html" not in page
     assert "Rent 2 GPUs for" in page
     quoted = int(re.sub(r"\D", "", re.search(r"most you can be charged.*?class=\"money\">(.*?)</bdi>", page, re.S)[1]))  # type: ignore[index]
-    answer = client.post(reverse("marketplace:rent", args=[here.public_id]), form_of(client.get(here.get_absolute_url()).content.decode()) | {"gpus": "2", "stop_after": "1.5"})
+    answer = client.post(
+        reverse("marketplace:rent", args=[here.public_id]),
+        form_of(client.get(here.get_absolute_url()).content.decode()) | {"gpus": "2", "stop_after": "1.5"},
+    )
     rental = Rental.objects.get()
     assert answer.headers["Location"] == rental.get_absolute_url()
     at = rental.created_at + timedelta(seconds=20)
     report(rental, "running", at=at)
-    ended = report(rental, "finished", at=at + timedelta(hours=3), finished_at=at + timedelta(hours=2), cause="deadline", exit_code=143)
+    ended = report(
+        rental,
+        "finished",
+        at=at + timedelta(hours=3),
+        finished_at=at + timedelta(hours=2),
+        cause="deadline",
+        exit_code=143,
+    )
     assert ended.meter.billed_gross_micro == quoted == gross_of(2 * USDC, 5400)
 
 
@@ -190,7 +214,8 @@ def test_a_renter_rents_watches_and_reads_the_bill(here: Listing, shopper: Organ
     page = client.get(here.get_absolute_url())
     answer = client.post(
         reverse("marketplace:rent", args=[here.public_id]),
-        form_of(page.content.decode()) | {"image": "ubuntu:24.04", "command": "echo <b>hello</b>", "environment": "TOKEN=secret"},
+        form_of(page.content.decode())
+        | {"image": "ubuntu:24.04", "command": "echo <b>hello</b>", "environment": "TOKEN=secret"},
     )
     rental = Rental.objects.get()
     assert answer.headers["Location"] == rental.get_absolute_url()
@@ -200,7 +225,16 @@ def test_a_renter_rents_watches_and_reads_the_bill(here: Listing, shopper: Organ
     report(rental, "running", at=at)
     workload = rental.job.workload
     workloads.append_log(workload=workload, attempt=1, offset=0, text="line one\n", at=at)
-    Sample.objects.create(machine=here.machine, gpu=rental.gpus.get(), at=timezone.now(), temperature_c=64, power_w=61, utilization_pct=97, memory_used_mib=20480, memory_total_mib=23034)
+    Sample.objects.create(
+        machine=here.machine,
+        gpu=rental.gpus.get(),
+        at=timezone.now(),
+        temperature_c=64,
+        power_w=61,
+        utilization_pct=97,
+        memory_used_mib=20480,
+        memory_total_mib=23034,
+    )
     running = client.get(rental.get_absolute_url()).content.decode()
     assert "line one" in running
     more = re.search(r'hx-get="(/rentals/[^"]+/log\?after=9)"', running)[1]  # type: ignore[index]
@@ -212,14 +246,24 @@ def test_a_renter_rents_watches_and_reads_the_bill(here: Listing, shopper: Organ
     assert "97" in fragment
     assert 'hx-swap-oob="true"' in fragment
     Machine.objects.filter(pk=here.machine_id).update(last_seen_at=at + timedelta(seconds=90))
-    ended = report(rental, "finished", at=at + timedelta(seconds=90), finished_at=at + timedelta(seconds=90), cause="exit_nonzero", exit_code=3)
+    ended = report(
+        rental,
+        "finished",
+        at=at + timedelta(seconds=90),
+        finished_at=at + timedelta(seconds=90),
+        cause="exit_nonzero",
+        exit_code=3,
+    )
     last = client.get(rental.get_absolute_url()).content.decode()
     assert ended.meter.billed_seconds == 90
     assert f'0.02<span class="fine">{gross_of(USDC, 90) % 10_000:04d}</span>' in last
     assert ">3</bdi>" in last
     assert f"again={rental.public_id}" in last
     assert "TOKEN" not in last
-    assert client.get(reverse("marketplace:log_file", args=[rental.public_id])).getvalue().decode() == "line one\n<b>two</b>\n"
+    assert (
+        client.get(reverse("marketplace:log_file", args=[rental.public_id])).getvalue().decode()
+        == "line one\n<b>two</b>\n"
+    )
     assert rental.short_id in client.get("/rentals").content.decode()
     again = client.get(f"{here.get_absolute_url()}?again={rental.public_id}").content.decode()
     assert "echo &lt;b&gt;hello&lt;/b&gt;" in again
@@ -247,7 +291,10 @@ def test_every_refusal_of_the_form_stands_beside_its_field_and_keeps_what_was_ty
     here: Listing, shopper: Organisation, language: str, typed: dict[str, str], field: str
 ):
     client = member(shopper, language)
-    answer = client.post(reverse("marketplace:rent", args=[here.public_id]), form_of(client.get(here.get_absolute_url()).content.decode()) | typed)
+    answer = client.post(
+        reverse("marketplace:rent", args=[here.public_id]),
+        form_of(client.get(here.get_absolute_url()).content.decode()) | typed,
+    )
     assert answer.status_code == 422
     text = answer.content.decode()
     assert f'id="r-{field}_error"' in text
@@ -261,7 +308,10 @@ def test_every_refusal_of_the_form_stands_beside_its_field_and_keeps_what_was_ty
 def test_too_little_money_is_refused_with_the_way_to_the_balance(here: Listing):
     poor = renter_with(USDC - 1, at=timezone.now())
     client = member(poor)
-    answer = client.post(reverse("marketplace:rent", args=[here.public_id]), form_of(client.get(here.get_absolute_url()).content.decode()))
+    answer = client.post(
+        reverse("marketplace:rent", args=[here.public_id]),
+        form_of(client.get(here.get_absolute_url()).content.decode()),
+    )
     assert answer.status_code == 422
     assert "This needs 1.00 USDC; the balance is 0.99 USDC." in answer.content.decode()
     assert not Rental.objects.exists()
@@ -270,7 +320,9 @@ def test_too_little_money_is_refused_with_the_way_to_the_balance(here: Listing):
 def test_a_price_that_rose_is_shown_and_taken_only_by_a_second_press(here: Listing, shopper: Organisation):
     client = member(shopper)
     first = form_of(client.get(here.get_absolute_url()).content.decode())
-    pricing.set_price(provider=here.machine.provider, gpu_model=here.gpu_model, price_micro=2 * USDC, by=None, at=timezone.now())
+    pricing.set_price(
+        provider=here.machine.provider, gpu_model=here.gpu_model, price_micro=2 * USDC, by=None, at=timezone.now()
+    )
     listings.refresh(at=timezone.now())
     answer = client.post(reverse("marketplace:rent", args=[here.public_id]), first)
     assert answer.status_code == 422
@@ -347,12 +399,12 @@ def test_the_rental_pages_ask_a_fixed_number_of_questions(shopper: Organisation,
 def test_a_log_without_end_is_cut_and_its_offset_is_never_believed(here: Listing, shopper: Organisation):
     rental = rent(shopper, here, at=timezone.now())
     for offset in range(0, 200_000, 50_000):
-        workloads.append_log(workload=rental.job.workload, attempt=1, offset=offset, text=("x" * 99 + "\n") * 500, at=timezone.now())
+        workloads.append_log(
+            workload=rental.job.workload, attempt=1, offset=offset, text=("x" * 99 + "\n") * 500, at=timezone.now()
+        )
     client = member(shopper)
     page = client.get(rental.get_absolute_url()).content.decode()
     assert page.count("x" * 99) < 700
     assert "after=200000" in page
     for after in ("", "-1", "abc", "9" * 30, "٣", "200000"):
         assert client.get(reverse("marketplace:log", args=[rental.public_id]), {"after": after}).status_code == 200
-
-

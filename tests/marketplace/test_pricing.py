@@ -13,7 +13,10 @@ from providers.models import GpuModel
 from tests.marketplace.conftest import USDC, offer, provider, rent, renter_with, report
 
 
-@pytest.mark.parametrize(("text", "micro"), [("2.05", 2_050_000), ("0.000001", 1), ("1000", 1000 * USDC), (" 0.35 ", 350_000), ("٢٫٠٥", 2_050_000)])
+@pytest.mark.parametrize(
+    ("text", "micro"),
+    [("2.05", 2_050_000), ("0.000001", 1), ("1000", 1000 * USDC), (" 0.35 ", 350_000), ("٢٫٠٥", 2_050_000)],
+)
 def test_prices_that_people_type(text: str, micro: int):
     assert parse_price(text) == micro
 
@@ -33,8 +36,17 @@ def test_a_new_price_takes_the_place_of_the_old_one_which_stays(noon: datetime, 
     owner, model = provider(at=noon), GpuModel.objects.get(slug="l4-24gb")
     set_price(provider=owner, gpu_model=model, price_micro=350_000, by=None, at=noon)
     set_price(provider=owner, gpu_model=model, price_micro=350_000, by=None, at=noon + timedelta(hours=1))
-    set_price(provider=owner, gpu_model=model, price_micro=300_000, by=owner.organisation.created_by, at=noon + timedelta(hours=2))
-    assert list(ModelPrice.objects.order_by("pk").values_list("price_micro", "current")) == [(350_000, False), (300_000, True)]
+    set_price(
+        provider=owner,
+        gpu_model=model,
+        price_micro=300_000,
+        by=owner.organisation.created_by,
+        at=noon + timedelta(hours=2),
+    )
+    assert list(ModelPrice.objects.order_by("pk").values_list("price_micro", "current")) == [
+        (350_000, False),
+        (300_000, True),
+    ]
     with pytest.raises(PriceNotValid):
         set_price(provider=owner, gpu_model=model, price_micro=0, by=None, at=noon)
 
@@ -43,7 +55,10 @@ def test_a_new_price_takes_the_place_of_the_old_one_which_stays(noon: datetime, 
 @pytest.mark.case("marketplace-48")
 def test_a_recommendation_rests_on_the_narrowest_place_with_enough_prices_and_says_which(noon: datetime, db: None):
     model = GpuModel.objects.get(slug="l4-24gb")
-    assert (recommend(gpu_model=model, region="EU", at=noon).basis, recommend(gpu_model=model, region="EU", at=noon).sample) == ("catalogue", 0)
+    assert (
+        recommend(gpu_model=model, region="EU", at=noon).basis,
+        recommend(gpu_model=model, region="EU", at=noon).sample,
+    ) == ("catalogue", 0)
     for price in range(4):
         offer(at=noon, price=300_000 + 50_000 * price, country="FR")
     offer(at=noon, price=700_000, country="DE")
@@ -74,7 +89,9 @@ def test_occupancy_counts_hours_that_were_offered(noon: datetime, renter, listin
     rental = rent(renter, listing, at=noon)
     report(rental, "running", at=noon)
     report(rental, "finished", at=noon + timedelta(hours=1), cause="completed", exit_code=0)
-    assert market.occupancy(gpu_model=listing.gpu_model, basis="world", place="", at=noon + timedelta(hours=2)) == pytest.approx(1 / 4)
+    assert market.occupancy(
+        gpu_model=listing.gpu_model, basis="world", place="", at=noon + timedelta(hours=2)
+    ) == pytest.approx(1 / 4)
     assert market.occupancy(gpu_model=listing.gpu_model, basis="country", place="US", at=noon) is None
 
 

@@ -29,7 +29,11 @@ def test_a_price_is_set_and_its_offer_appears_at_once(owner: Provider, language:
     answer = client.post(PATH, {"l4-24gb": "0.35", "rtx-4090-24gb": ""})
     assert answer.status_code == 302
     price = ModelPrice.objects.get()
-    assert (price.gpu_model.slug, price.price_micro, price.set_by) == ("l4-24gb", 350_000, owner.organisation.created_by)
+    assert (price.gpu_model.slug, price.price_micro, price.set_by) == (
+        "l4-24gb",
+        350_000,
+        owner.organisation.created_by,
+    )
     assert Listing.objects.get(gpu_model__slug="l4-24gb").state == Listing.State.OFFERED
     text = client.get(PATH).content.decode()
     assert '0.31<span class="fine">5000</span>' in text  # what is kept of 0.35 after 10 %
@@ -53,7 +57,10 @@ def test_a_price_cannot_be_taken_away_only_replaced(owner: Provider):
     client.post(PATH, {"l4-24gb": "0.35", "rtx-4090-24gb": ""})
     assert client.post(PATH, {"l4-24gb": "", "rtx-4090-24gb": ""}).status_code == 422
     client.post(PATH, {"l4-24gb": "0.30", "rtx-4090-24gb": ""})
-    assert list(ModelPrice.objects.order_by("pk").values_list("price_micro", "current")) == [(350_000, False), (300_000, True)]
+    assert list(ModelPrice.objects.order_by("pk").values_list("price_micro", "current")) == [
+        (350_000, False),
+        (300_000, True),
+    ]
 
 
 @pytest.mark.spec("D4")
@@ -63,8 +70,12 @@ def test_where_would_i_rank_is_the_real_ranking(owner: Provider):
         offer(at=at, price=price)
     client = member(owner.organisation)
     client.post(PATH, {"l4-24gb": "0.90", "rtx-4090-24gb": ""})
-    dear = _place(client.get(PATH, {"model": "l4-24gb", "try": "0.90"}, headers={"HX-Request": "true"}).content.decode())
-    cheap = _place(client.get(PATH, {"model": "l4-24gb", "try": "0.20"}, headers={"HX-Request": "true"}).content.decode())
+    dear = _place(
+        client.get(PATH, {"model": "l4-24gb", "try": "0.90"}, headers={"HX-Request": "true"}).content.decode()
+    )
+    cheap = _place(
+        client.get(PATH, {"model": "l4-24gb", "try": "0.20"}, headers={"HX-Request": "true"}).content.decode()
+    )
     assert (dear, cheap) == ((6, 6), (1, 6))
     client.post(PATH, {"l4-24gb": "0.20", "rtx-4090-24gb": ""})
     mine = Listing.objects.get(machine__provider=owner, gpu_model__slug="l4-24gb")

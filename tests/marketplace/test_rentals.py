@@ -24,12 +24,21 @@ from tests.marketplace.conftest import USDC, offer, provider, rent, renter_with
 
 
 @pytest.mark.spec("F2", "F3")
-def test_a_start_claims_the_cards_and_wants_the_container_run_there(renter: Organisation, listing: Listing, noon: datetime):
-    rental = rent(renter, listing, at=noon, gpu_count=2, command=["sh", "-c", "echo 'a\nb'"], environment={"TOKEN": "secret"})
+def test_a_start_claims_the_cards_and_wants_the_container_run_there(
+    renter: Organisation, listing: Listing, noon: datetime
+):
+    rental = rent(
+        renter, listing, at=noon, gpu_count=2, command=["sh", "-c", "echo 'a\nb'"], environment={"TOKEN": "secret"}
+    )
     workload = rental.job.workload
     assert rental.state == Rental.State.STARTING
     assert (rental.price_micro, rental.fee_bps, rental.tier) == (USDC, 1000, "community")
-    assert spec_of(workload) == {"image": "ubuntu:24.04", "command": ["sh", "-c", "echo 'a\nb'"], "env": {"TOKEN": "secret"}, "shm_mib": None}
+    assert spec_of(workload) == {
+        "image": "ubuntu:24.04",
+        "command": ["sh", "-c", "echo 'a\nb'"],
+        "env": {"TOKEN": "secret"},
+        "shm_mib": None,
+    }
     assert sorted(workload.gpu_uuids) == sorted(listing.machine.gpus.values_list("uuid", flat=True))
     assert GpuClaim.objects.current(noon).filter(reference=rental.public_id).count() == 2
     assert Listing.objects.get(pk=listing.pk).gpus_free == 0
@@ -41,7 +50,9 @@ def test_a_start_claims_the_cards_and_wants_the_container_run_there(renter: Orga
 @pytest.mark.spec("D1")
 def test_a_price_change_reaches_new_rentals_only(renter: Organisation, listing: Listing, noon: datetime):
     first = rent(renter, listing, at=noon)
-    pricing.set_price(provider=listing.machine.provider, gpu_model=listing.gpu_model, price_micro=3 * USDC, by=None, at=noon)
+    pricing.set_price(
+        provider=listing.machine.provider, gpu_model=listing.gpu_model, price_micro=3 * USDC, by=None, at=noon
+    )
     listings.refresh(at=noon, machines=[listing.machine])
     second = rent(renter, listing, at=noon, expected_price_micro=3 * USDC)
     first.refresh_from_db()
@@ -49,8 +60,12 @@ def test_a_price_change_reaches_new_rentals_only(renter: Organisation, listing: 
 
 
 @pytest.mark.case("marketplace-13")
-def test_a_price_that_changed_while_looking_is_refused_and_named(renter: Organisation, listing: Listing, noon: datetime):
-    pricing.set_price(provider=listing.machine.provider, gpu_model=listing.gpu_model, price_micro=2_500_000, by=None, at=noon)
+def test_a_price_that_changed_while_looking_is_refused_and_named(
+    renter: Organisation, listing: Listing, noon: datetime
+):
+    pricing.set_price(
+        provider=listing.machine.provider, gpu_model=listing.gpu_model, price_micro=2_500_000, by=None, at=noon
+    )
     with pytest.raises(rentals.PriceChanged, match=r"1\.00 to 2\.50"):
         rent(renter, listing, at=noon)  # the listing's copy still says 1.00
     _nothing_was_written(renter)
@@ -76,15 +91,21 @@ def _broken(name: str) -> Callable[[Listing, datetime], None]:
 
 
 @pytest.mark.spec("D2")
-@pytest.mark.parametrize("why", ["offline", "never heard", "hidden", "paused", "draining", "retired", "driver hangs", "outside its hours"])
-def test_an_offer_that_is_gone_is_refused_though_its_listing_still_shows(renter: Organisation, listing: Listing, noon: datetime, why: str):
+@pytest.mark.parametrize(
+    "why", ["offline", "never heard", "hidden", "paused", "draining", "retired", "driver hangs", "outside its hours"]
+)
+def test_an_offer_that_is_gone_is_refused_though_its_listing_still_shows(
+    renter: Organisation, listing: Listing, noon: datetime, why: str
+):
     _broken(why)(listing, noon)
     with pytest.raises(rentals.NotOffered):
         rent(renter, listing, at=noon)
     _nothing_was_written(renter)
 
 
-def test_simulated_hosts_are_rented_only_where_the_setting_allows_it(renter: Organisation, noon: datetime, monkeypatch: pytest.MonkeyPatch):
+def test_simulated_hosts_are_rented_only_where_the_setting_allows_it(
+    renter: Organisation, noon: datetime, monkeypatch: pytest.MonkeyPatch
+):
     listing = offer(at=noon, simulated=True)
     monkeypatch.setattr(settings, "SIMULATED_MACHINES_IN_MARKET", False)
     with pytest.raises(rentals.NotOffered):
@@ -102,8 +123,12 @@ def test_a_card_that_failed_a_moment_ago_is_not_given(renter: Organisation, list
     assert rental.job.workload.gpu_uuids == [second.uuid]
 
 
-@pytest.mark.parametrize("changes", [{"delisted_at": "now"}, {"benchmarked_at": None}, {"admitted": False}, {"given": False}])
-def test_cards_that_are_off_the_market_are_not_given(renter: Organisation, listing: Listing, noon: datetime, changes: dict[str, object]):
+@pytest.mark.parametrize(
+    "changes", [{"delisted_at": "now"}, {"benchmarked_at": None}, {"admitted": False}, {"given": False}]
+)
+def test_cards_that_are_off_the_market_are_not_given(
+    renter: Organisation, listing: Listing, noon: datetime, changes: dict[str, object]
+):
     listing.machine.gpus.update(**{name: noon if value == "now" else value for name, value in changes.items()})
     with pytest.raises(Refusal):
         rent(renter, listing, at=noon)
@@ -150,7 +175,9 @@ def test_an_hour_of_all_that_was_started_must_be_there_also_before_it_runs(noon:
 
 
 @pytest.mark.case("marketplace-8")
-def test_the_same_key_is_the_same_rental_and_another_wish_under_it_is_refused(renter: Organisation, listing: Listing, noon: datetime):
+def test_the_same_key_is_the_same_rental_and_another_wish_under_it_is_refused(
+    renter: Organisation, listing: Listing, noon: datetime
+):
     first = rent(renter, listing, at=noon, key="form-1")
     assert rent(renter, listing, at=noon + timedelta(minutes=1), key="form-1") == first
     with pytest.raises(rentals.KeyReused):
@@ -195,7 +222,9 @@ def test_starts_and_sweeps_at_once_do_not_lock_each_other_out(now: datetime):
     owner = provider(at=now)
     offers = [offer(at=now, owner=owner, gpus=2) for _ in range(3)]
     organisation = renter_with(100 * USDC, at=now)
-    steps: list[Callable[[], object]] = [lambda each=each: rent(organisation, each, at=timezone.now()) for each in offers for _ in range(2)]
+    steps: list[Callable[[], object]] = [
+        lambda each=each: rent(organisation, each, at=timezone.now()) for each in offers for _ in range(2)
+    ]
     steps += [lambda: listings.refresh(at=timezone.now())] * 4
     results = _at_once(steps)
     assert not [result for result in results if isinstance(result, Exception)], results

@@ -40,19 +40,30 @@ def _least(column: str, times: float = 1.0) -> Callable[[Listing, float], bool]:
 
 
 IN_MEMORY: dict[str, tuple[st.SearchStrategy[object], Callable[[Listing, object], bool]]] = {
-    "model": (st.sampled_from(["l4-24gb", "h100-80gb", "a100-40gb"]), lambda listing, value: listing.gpu_model.slug == value),
+    "model": (
+        st.sampled_from(["l4-24gb", "h100-80gb", "a100-40gb"]),
+        lambda listing, value: listing.gpu_model.slug == value,
+    ),
     "gpus": (st.integers(1, 5), _least("gpus_free")),
     "region": (st.sampled_from(["EU", "NA", "AS", "AF"]), lambda listing, value: listing.region == value),
     "country": (st.sampled_from(["DE", "US", "EG"]), lambda listing, value: listing.country == value),
     "tier": (st.sampled_from(["enterprise", "community"]), lambda listing, value: listing.tier == value),
-    "price_max": (st.integers(1, 300).map(lambda cents: f"{cents / 100:.2f}"), lambda listing, value: listing.price_micro <= round(float(value) * 100) * 10_000),
+    "price_max": (
+        st.integers(1, 300).map(lambda cents: f"{cents / 100:.2f}"),
+        lambda listing, value: listing.price_micro <= round(float(value) * 100) * 10_000,
+    ),
     "reliability_min": (st.integers(0, 100), _least("reliability")),
     "vram_min": (st.sampled_from([8, 24, 48, 80, 96]), _least("vram_gib")),
     "performance_min": (st.integers(0, 120), _least("performance")),
     "download_min": (st.sampled_from([0, 0.1, 0.5, 1]), _least("download_mbps", 1000)),
     "upload_min": (st.sampled_from([0, 0.1, 0.25]), _least("upload_mbps", 1000)),
     "disk_read_min": (st.sampled_from([0, 500, 3000]), _least("disk_read_mb_s")),
-    "cuda_min": (st.sampled_from(["12", "12.8", "13.0", "13.1"]), lambda listing, value: tuple(map(int, listing.cuda_version.split("."))) >= tuple(map(int, str(value).split(".")))),
+    "cuda_min": (
+        st.sampled_from(["12", "12.8", "13.0", "13.1"]),
+        lambda listing, value: (
+            tuple(map(int, listing.cuda_version.split("."))) >= tuple(map(int, str(value).split(".")))
+        ),
+    ),
 }
 
 
@@ -65,11 +76,16 @@ def test_every_filter_is_compared_with_a_filter_in_memory():
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_search_finds_what_a_filter_in_memory_finds(market: list[Listing], noon: datetime, data: st.DataObject):
-    wanted = {name: data.draw(IN_MEMORY[name][0]) for name in data.draw(st.sets(st.sampled_from(sorted(IN_MEMORY)), max_size=4))}
+    wanted = {
+        name: data.draw(IN_MEMORY[name][0])
+        for name in data.draw(st.sets(st.sampled_from(sorted(IN_MEMORY)), max_size=4))
+    }
     sort = data.draw(st.sampled_from(sorted(SORTS)))
     search = parse({name: str(value) for name, value in wanted.items()} | {"sort": sort})
     assert not search.errors
-    expected = {listing.pk for listing in market if all(IN_MEMORY[name][1](listing, value) for name, value in wanted.items())}
+    expected = {
+        listing.pk for listing in market if all(IN_MEMORY[name][1](listing, value) for name, value in wanted.items())
+    }
     found = list(search.offers(noon))
     assert {listing.pk for listing in found} == expected
     assert sorted(listing.place for listing in found) == list(range(1, len(found) + 1))
@@ -84,10 +100,24 @@ def test_a_million_characters_are_an_error_like_any_other(db: None):
 
 @pytest.mark.spec("D4", "I2")
 def test_a_better_score_a_lower_price_a_longer_term_and_the_enterprise_tier_each_rank_higher():
-    base = {"reliability": 90.0, "price_micro": 200, "performance": 90.0, "commitment_months": 6, "tier": "community", "age_hours": 50.0}
+    base = {
+        "reliability": 90.0,
+        "price_micro": 200,
+        "performance": 90.0,
+        "commitment_months": 6,
+        "tier": "community",
+        "age_hours": 50.0,
+    }
     against = ranking.Market(p10=100, p90=300, basis="region", evidence="asked", sample=9)
     start = ranking.points(**base, market=against).total
-    for change in ({"reliability": 95.0}, {"price_micro": 150}, {"performance": 95.0}, {"commitment_months": 12}, {"tier": "enterprise"}, {"age_hours": 10.0}):
+    for change in (
+        {"reliability": 95.0},
+        {"price_micro": 150},
+        {"performance": 95.0},
+        {"commitment_months": 12},
+        {"tier": "enterprise"},
+        {"age_hours": 10.0},
+    ):
         assert ranking.points(**base | change, market=against).total > start, change
 
 
@@ -95,10 +125,18 @@ def test_a_better_score_a_lower_price_a_longer_term_and_the_enterprise_tier_each
     reliability=st.none() | st.floats(0, 100), price=st.integers(1, 10_000), performance=st.none() | st.floats(0, 200), months=st.integers(0, 36),
     tier=st.sampled_from(["enterprise", "community"]), age=st.none() | st.floats(0, 10_000), p10=st.integers(1, 5000), spread=st.integers(0, 5000),
 )  # fmt: skip
-def test_factors_stay_within_their_most_and_sum_to_the_rank(reliability, price, performance, months, tier, age, p10, spread):
+def test_factors_stay_within_their_most_and_sum_to_the_rank(
+    reliability, price, performance, months, tier, age, p10, spread
+):
     against = ranking.Market(p10=p10, p90=p10 + spread, basis="region", evidence="asked", sample=1)
     factors = ranking.points(
-        reliability=reliability, price_micro=price, market=against, performance=performance, commitment_months=months, tier=tier, age_hours=age
+        reliability=reliability,
+        price_micro=price,
+        market=against,
+        performance=performance,
+        commitment_months=months,
+        tier=tier,
+        age_hours=age,
     )
     values = ranking.as_json(factors, against)["points"]
     assert all(0 <= values[name] <= most for name, most in ranking.MOST.items())
@@ -135,15 +173,24 @@ def state_after(listing: Listing, noon: datetime) -> str:
         ({"gpus": {"given": False}}, "retired"),
     ],
 )
-def test_each_reason_takes_an_offer_off_the_market_and_its_end_brings_it_back(listing: Listing, noon: datetime, change, state: str):
+def test_each_reason_takes_an_offer_off_the_market_and_its_end_brings_it_back(
+    listing: Listing, noon: datetime, change, state: str
+):
     def apply(values: dict[str, object]) -> None:
         for what, columns in values.items():
-            rows = Machine.objects.filter(pk=listing.machine_id) if what == "machine" else Gpu.objects.filter(machine=listing.machine_id)
+            rows = (
+                Machine.objects.filter(pk=listing.machine_id)
+                if what == "machine"
+                else Gpu.objects.filter(machine=listing.machine_id)
+            )
             rows.update(**{name: noon if value == "now" else value for name, value in columns.items()})
 
     before = {
         "machine": Machine.objects.filter(pk=listing.machine_id).values(*change.get("machine", {"name": 0})).get(),
-        "gpus": {name: Gpu.objects.filter(machine=listing.machine_id).values_list(name, flat=True).first() for name in change.get("gpus", {"given": 0})},
+        "gpus": {
+            name: Gpu.objects.filter(machine=listing.machine_id).values_list(name, flat=True).first()
+            for name in change.get("gpus", {"given": 0})
+        },
     }
     apply(change)
     assert state_after(listing, noon) == state
@@ -196,15 +243,35 @@ def test_free_cards_are_counted_from_claims_never_by_hand(renter, listing: Listi
 
 def test_a_listing_copies_the_newest_score_and_benchmark(listing: Listing, noon: datetime):
     for hours, value in ((2, 91.5), (1, 97.25)):
-        Score.objects.create(machine=listing.machine, at=noon - timedelta(hours=hours), version=1, score=value, uptime=1, completion=1, consistency=1)
+        Score.objects.create(
+            machine=listing.machine,
+            at=noon - timedelta(hours=hours),
+            version=1,
+            score=value,
+            uptime=1,
+            completion=1,
+            consistency=1,
+        )
     card = listing.machine.gpus.first()
     workload = workloads.assign(machine=listing.machine, kind="benchmark", spec={}, gpus=[card], at=noon)
     Benchmark.objects.create(
-        gpu=card, workload=workload, nonce="n", kernel_version="1", state="accepted", received_at=noon, download_mbps=940.0, disk_read_mb_s=2900.0
+        gpu=card,
+        workload=workload,
+        nonce="n",
+        kernel_version="1",
+        state="accepted",
+        received_at=noon,
+        download_mbps=940.0,
+        disk_read_mb_s=2900.0,
     )
     listings.refresh(at=noon)
     listing.refresh_from_db()
-    assert (listing.reliability, listing.reliability_new, listing.download_mbps, listing.disk_read_mb_s) == (97.25, False, 940.0, 2900.0)
+    assert (listing.reliability, listing.reliability_new, listing.download_mbps, listing.disk_read_mb_s) == (
+        97.25,
+        False,
+        940.0,
+        2900.0,
+    )
 
 
 def test_refreshing_asks_a_fixed_number_of_questions(noon: datetime, db: None, django_assert_max_num_queries):

@@ -283,3 +283,26 @@ def test_of_two_admins_at_once_one_decides_and_the_other_is_told_by_whom(now):
     assert application.decided_by.full_name == winner
     assert application.events.exclude(to_state="submitted").count() == 1
     assert EnrolmentKey.objects.count() == (1 if winner == "Ada" else 0)
+
+
+@pytest.mark.spec("A6")
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+def test_two_presses_at_once_open_one_application(now):
+    yusuf = person("Yusuf", at=now)
+    organisation = organisation_of(yusuf)
+    barrier, found = threading.Barrier(2), []
+
+    def press():
+        barrier.wait()
+        try:
+            found.append(applications.open_application(organisation=organisation, by=yusuf, at=now).pk)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=press) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    assert len(set(found)) == 1

@@ -65,7 +65,7 @@ def test_what_the_machine_is_told_moves_its_revision_and_what_it_tells_does_not(
 
 
 @pytest.mark.case("marketplace-49")
-@pytest.mark.parametrize(("before", "after"), itertools.product(STATES, STATES))
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(STATES, STATES)))
 def test_every_transition_is_taken_or_ignored_as_the_table_says(before: str, after: str, workload: Workload, now: datetime) -> None:
     ended = {"cause": "oom", "finished_at": now} if before == "finished" else {}
     Workload.objects.update(observed=before, **ended)

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from billing.models import Transfer
 from gpunex.chain.rpc import RpcError, RpcUnavailable
 from payouts.books import verify_books
 
@@ -23,7 +24,8 @@ class Command(BaseCommand):
             raise CommandError(f"The chain could not be read, so the books are not proved: {error}") from error
         if options["json"]:
             checks = [{"name": check.name, "figure": check.figure, "off": check.off} for check in report.checks]
-            self.stdout.write(json.dumps({"drift_micro": report.drift_micro, "checks": checks}, indent=2))
+            summary = {"drift_micro": report.drift_micro, "transfers": Transfer.objects.count(), "checks": checks}
+            self.stdout.write(json.dumps(summary, indent=2))
         else:
             for check in report.checks:
                 self.stdout.write(f"{'bad ' if check.off else 'ok  '} {check.name}: {check.figure}")

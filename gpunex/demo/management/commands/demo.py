@@ -26,7 +26,8 @@ class Command(BaseCommand):
         parser.add_argument("--bare", action="store_true", help="no seeded market and no fleet")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        signal.signal(signal.SIGTERM, _interrupt)
+        for number in (signal.SIGTERM, signal.SIGINT):  # a shell starts background jobs with SIGINT ignored
+            signal.signal(number, _interrupt)
         cluster = Cluster(os.environ["GPUNEX_CLUSTER"], ROOT)
         demo = Demo(cluster, say=self._say, preferred_port=options["port"])
         try:

@@ -1,0 +1,243 @@
+"""The payout queue with what to do next, runs, methods and attempts; and an off-cycle payout for one provider."""
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Case, Value, When
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+
+from billing import metering
+from gpunex.accounts.models import Organisation
+from gpunex.kit import show
+from gpunex.kit.money import parse_usdc
+from gpunex.kit.refusals import Refusal
+from gpunex.kit.registers import ReadOnlyAdmin, ReadOnlyInline
+from gpunex.policy.models import Policy
+from payouts import methods, review, runs
+from payouts.models import Attempt, Payout, PayoutMethod, PayoutPreference, PayoutRun
+
+State = Payout.State
+
+
+class ReasonForm(forms.Form):
+    reason = forms.CharField(
+        label=_lazy("Reason"), max_length=300, widget=UnfoldAdminTextareaWidget({"rows": 2}), help_text=_lazy("Kept with the change.")
+    )
+
+
+class ApproveForm(forms.Form):
+    """Nothing to fill in: the yes is the button."""
+
+
+class OffCycleForm(ReasonForm):
+    amount = forms.CharField(
+        label=_lazy("Amount, USDC"),
+        required=False,
+        widget=UnfoldAdminTextInputWidget({"inputmode": "decimal"}),
+        help_text=_lazy("Empty for everything that is payable."),
+    )
+
+    def clean_amount(self) -> int | None:
+        text = self.cleaned_data["amount"].strip()
+        if not text:
+            return None
+        try:
+            return parse_usdc(text)
+        except Refusal as refusal:
+            raise forms.ValidationError(str(refusal)) from refusal
+
+
+class AttemptInline(ReadOnlyInline):
+    model = Attempt
+    fields = ["number", "signature", "signed_at", "sends", "sent_at", "last_valid_block_height", "dead", "landed_slot", "fee_lamports", "evidence"]
+
+
+@admin.register(Payout)
+class PayoutAdmin(ReadOnlyAdmin):
+    """The queue: what needs a person on top, then what is under way, then what is over."""
+
+    list_display = ["public_id", "organisation", "shown_state", "amount", "destination", "kind", "reserved_at", "finished_at"]
+    list_filter = ["state", "rail", "run__kind", "reserved_at"]
+    search_fields = ["=public_id", "organisation__name", "=destination", "=attempts__signature"]
+    list_select_related = ["organisation", "run"]
+    inlines = [AttemptInline]
+    change_form_outer_before_template = "admin/decision.html"
+
+    def get_ordering(self, request: HttpRequest) -> Any:
+        order = [State.REVIEW, State.RESERVED, State.APPROVED, State.SIGNED]
+        return [Case(*(When(state=state, then=Value(place)) for place, state in enumerate(order)), default=Value(len(order))), "-pk"]
+
+    @display(
+        description=_lazy("state"),
+        label={State.REVIEW: "danger", State.RESERVED: "warning", State.APPROVED: "info", State.SIGNED: "info", State.PAID: "success", State.FAILED: "danger"},
+    )
+    def shown_state(self, payout: Payout) -> tuple[str, str]:
+        return payout.state, payout.get_state_display()
+
+    @display(description=_lazy("amount, USDC"), ordering="amount_micro")
+    def amount(self, payout: Payout) -> str:
+        return show.usdc(payout.amount_micro, fine=True)
+
+    @display(description=_lazy("run"))
+    def kind(self, payout: Payout) -> str:
+        return str(payout.run)
+
+    # What can be done with one payout
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        payout = self.get_object(request, object_id)
+        sent, status = None, 200
+        if request.method == "POST" and payout is not None:
+            if not request.user.has_perm("payouts.change_payout"):
+                raise PermissionDenied
+            sent = request.POST.get("decision", "")
+            form = (ApproveForm if sent == "approve" else ReasonForm)(request.POST)
+            if form.is_valid():
+                try:
+                    self._carry_out(sent, payout, form, request)
+                except Refusal as refusal:
+                    form.add_error(None, str(refusal))
+                else:
+                    messages.success(request, _("Recorded."))
+                    return redirect("admin:payouts_payout_change", payout.pk)
+            status = 422
+            request.method = "GET"  # shown again as a page: of the row itself nothing is edited here
+        context = dict(extra_context or {})
+        if payout is not None and request.user.has_perm("payouts.change_payout"):
+            context |= {"note": self._next(payout), "decisions": self._decisions(payout)}
+            for decision in context["decisions"]:
+                if decision["name"] == sent:
+                    decision["form"] = form
+        response = super().change_view(request, object_id, form_url, context)
+        response.status_code = status if response.status_code == 200 else response.status_code
+        return response
+
+    def _carry_out(self, decision: str, payout: Payout, form: forms.Form, request: HttpRequest) -> None:
+        at, by = timezone.now(), request.user
+        if decision == "approve":
+            runs.approve(payout=payout, by=by, at=at)
+            self.log_change(request, payout, _("Approved"))
+            return
+        reason = form.cleaned_data["reason"]
+        if decision == "resume":
+            review.resume(payout=payout, by=by, reason=reason, at=at)
+            self.log_change(request, payout, _("Let go on: %(reason)s") % {"reason": reason})
+        elif decision == "take_back":
+            review.take_back(payout=payout, by=by, reason=reason, at=at)
+            self.log_change(request, payout, _("Taken back: %(reason)s") % {"reason": reason})
+
+    def _next(self, payout: Payout) -> str:
+        """What to do next, in a sentence."""
+        if payout.state == State.RESERVED:
+            given = payout.approved_by.count()
+            if payout.amount_micro > Policy.load().payout_cap_micro:
+                return _("Above the cap: two administrators approve. Approvals so far: %(given)s.") % {"given": given}
+            return _("Waiting for an approval.")
+        if payout.state == State.REVIEW:
+            return _("Held: %(reason)s. Look its signatures up on chain before you let it go on.") % {"reason": payout.reason_text}
+        if payout.state == State.APPROVED:
+            return _("Signed and sent by the next sweep on %(day)s or later, if payouts are not paused and the treasury holds enough.") % {
+                "day": show.day_text(payout.run.execute_on)
+            }
+        if payout.state == State.SIGNED:
+            return _("Sent; waiting for the chain. Nothing to do.")
+        return ""
+
+    def _decisions(self, payout: Payout) -> list[dict[str, Any]]:
+        decisions: list[dict[str, Any]] = []
+        if payout.state == State.RESERVED:
+            decisions.append({"name": "approve", "title": _("Approve"), "form": ApproveForm(), "submit": _("Approve this payout")})
+        if payout.state == State.REVIEW:
+            decisions.append({"name": "resume", "title": _("Let it go on"), "form": ReasonForm(), "submit": _("Let it go on")})
+        if payout.state in (State.RESERVED, State.APPROVED, State.REVIEW) and not payout.attempts.filter(dead=False).exists():
+            title = _("Take it back")
+            decisions.append({"name": "take_back", "title": title, "form": ReasonForm(), "submit": _("Return the money to the earnings")})
+        return decisions
+
+    # An off-cycle payout
+
+    def get_urls(self) -> list[URLPattern]:
+        own = path("off-cycle/<uuid:organisation_id>/", self.admin_site.admin_view(self.off_cycle), name="payouts_payout_off_cycle")
+        return [own, *super().get_urls()]
+
+    def off_cycle(self, request: HttpRequest, organisation_id: UUID) -> HttpResponse:
+        """Pay one provider now: a reason, and an amount if not everything."""
+        if not request.user.has_perm("payouts.add_payout"):
+            raise PermissionDenied
+        organisation = get_object_or_404(Organisation, public_id=organisation_id)
+        at = timezone.now()
+        form = OffCycleForm(request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            try:
+                payout = runs.pay_off_cycle(
+                    organisation=organisation,
+                    by=request.user,
+                    reason=form.cleaned_data["reason"],
+                    amount_micro=form.cleaned_data["amount"],
+                    at=at,
+                )
+            except Refusal as refusal:
+                form.add_error(None, str(refusal))
+            else:
+                self.log_addition(request, payout, _("Off-cycle: %(reason)s") % {"reason": form.cleaned_data["reason"]})
+                messages.success(request, _("%(amount)s USDC are set aside and on their way.") % {"amount": show.usdc(payout.amount_micro)})
+                return redirect("admin:payouts_payout_change", payout.pk)
+        earning, method = metering.earning(organisation, at=at), methods.active_method(organisation, at)
+        context = self.admin_site.each_context(request) | {
+            "title": _("Off-cycle payout to %(organisation)s") % {"organisation": organisation},
+            "opts": self.model._meta,
+            "note": _("Payable: %(payable)s USDC, and %(accruing)s accruing. Paid to: %(address)s.")
+            % {
+                "payable": show.usdc(earning.posted_micro, fine=True),
+                "accruing": show.usdc(earning.accruing_micro, fine=True),
+                "address": method.address if method else _("no wallet is connected"),
+            },
+            "decisions": [{"title": _("Pay now"), "form": form, "submit": _("Pay now")}],
+        }
+        return TemplateResponse(request, "admin/payouts/off_cycle.html", context, status=422 if form.errors else 200)
+
+
+@admin.register(PayoutRun)
+class PayoutRunAdmin(ReadOnlyAdmin):
+    list_display = ["period_end", "kind", "cadence", "rail", "execute_on", "payouts_in_it", "sum_of_it", "created_by", "reason"]
+    list_filter = ["kind", "cadence", "rail"]
+    search_fields = ["=public_id", "reason"]
+    ordering = ["-period_end", "-pk"]
+
+    @display(description=_lazy("payouts"))
+    def payouts_in_it(self, run: PayoutRun) -> int:
+        return run.payouts.count()
+
+    @display(description=_lazy("sum, USDC"))
+    def sum_of_it(self, run: PayoutRun) -> str:
+        return show.usdc(sum(run.payouts.values_list("amount_micro", flat=True)))
+
+
+@admin.register(PayoutMethod)
+class PayoutMethodAdmin(ReadOnlyAdmin):
+    list_display = ["organisation", "rail", "address", "created_by", "created_at", "active_from", "removed_at"]
+    list_filter = ["rail"]
+    search_fields = ["organisation__name", "=address"]
+    list_select_related = ["organisation", "created_by"]
+    exclude = ["details"]
+
+
+@admin.register(PayoutPreference)
+class PayoutPreferenceAdmin(ReadOnlyAdmin):
+    list_display = ["organisation", "cadence", "next_cadence"]
+    list_filter = ["cadence"]
+    search_fields = ["organisation__name"]
+
