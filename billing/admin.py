@@ -50,7 +50,18 @@ class TransferAdmin(ReadOnlyAdmin):
 
 @admin.register(Meter)
 class MeterAdmin(ReadOnlyAdmin):
-    list_display = ["public_id", "payer", "payee", "rate", "billed_seconds", "billed", "started_at", "funded_until", "ended_at", "closed"]
+    list_display = [
+        "public_id",
+        "payer",
+        "payee",
+        "rate",
+        "billed_seconds",
+        "billed",
+        "started_at",
+        "funded_until",
+        "ended_at",
+        "closed",
+    ]
     list_filter = ["closed", "started_at"]
     search_fields = ["=public_id", "=reference", "payer__name", "payee__name"]
     list_select_related = ["payer", "payee"]
@@ -84,10 +95,14 @@ class GiveForm(forms.Form):
 
     def clean_owner(self) -> Organisation:
         text = self.cleaned_data["owner"].strip()
-        found = Organisation.objects.filter(deposit_address__owner=text) | Organisation.objects.filter(members__email__iexact=text)
+        found = Organisation.objects.filter(deposit_address__owner=text) | Organisation.objects.filter(
+            members__email__iexact=text
+        )
         organisations = list(found.distinct()[:2])
         if len(organisations) != 1:
-            raise forms.ValidationError(_("This names no organisation, or more than one. Use the organisation's deposit address."))
+            raise forms.ValidationError(
+                _("This names no organisation, or more than one. Use the organisation's deposit address.")
+            )
         return organisations[0]
 
 
@@ -134,13 +149,22 @@ class DepositAdmin(ReadOnlyAdmin):
                     form.add_error(None, str(refusal))
                 else:
                     self.log_change(request, deposit, _("Given to %(owner)s") % {"owner": form.cleaned_data["owner"]})
-                    messages.success(request, _("The deposit is on the balance of %(owner)s.") % {"owner": form.cleaned_data["owner"]})
+                    messages.success(
+                        request,
+                        _("The deposit is on the balance of %(owner)s.") % {"owner": form.cleaned_data["owner"]},
+                    )
                     return redirect("admin:billing_deposit_changelist")
             status = 422
             request.method = "GET"  # shown again as a page: of the row itself nothing is edited here
         context = dict(extra_context or {})
-        if deposit is not None and deposit.state == Deposit.State.UNMATCHED and request.user.has_perm("billing.change_deposit"):
-            context |= {"decisions": [{"title": _("Give it to its owner"), "form": form, "submit": _("Put it on the balance")}]}
+        if (
+            deposit is not None
+            and deposit.state == Deposit.State.UNMATCHED
+            and request.user.has_perm("billing.change_deposit")
+        ):
+            context |= {
+                "decisions": [{"title": _("Give it to its owner"), "form": form, "submit": _("Put it on the balance")}]
+            }
         response = super().change_view(request, object_id, form_url, context)
         response.status_code = status if response.status_code == 200 else response.status_code
         return response

@@ -68,7 +68,9 @@ def address_for(organisation: Organisation, *, at: datetime) -> DepositAddress:
 
 def _treasury_row(at: datetime) -> DepositAddress:
     return DepositAddress.objects.get_or_create(
-        organisation=None, owner=treasury.address(), defaults={"token_account": treasury.token_account(), "created_at": at}
+        organisation=None,
+        owner=treasury.address(),
+        defaults={"token_account": treasury.token_account(), "created_at": at},
     )[0]
 
 
@@ -106,7 +108,11 @@ def _turn(at: datetime) -> list[DepositAddress]:
 def _look_at(row: DepositAddress, *, at: datetime) -> int:
     rescan = row.rescanned_at is None or row.rescanned_at <= at - RESCAN_EVERY
     signatures = _signatures(row, since=at - RESCAN_BACK if rescan else None)
-    known = set(Deposit.objects.filter(token_account=row.token_account, signature__in=signatures).values_list("signature", flat=True))
+    known = set(
+        Deposit.objects.filter(token_account=row.token_account, signature__in=signatures).values_list(
+            "signature", flat=True
+        )
+    )
     known |= set(Deposit.objects.filter(swept_signature__in=signatures).values_list("swept_signature", flat=True))
     found = sum(_take(row, signature, at=at) for signature in reversed(signatures) if signature not in known)
     changes: dict[str, Any] = {"scanned_at": at}
@@ -128,7 +134,12 @@ def _signatures(row: DepositAddress, *, since: datetime | None) -> list[str]:
             row.token_account, until=None if since else row.cursor or None, before=before, limit=PAGE
         )
         for entry in page:
-            old = since is not None and row.cursor and entry.get("blockTime") is not None and entry["blockTime"] < since.timestamp()
+            old = (
+                since is not None
+                and row.cursor
+                and entry.get("blockTime") is not None
+                and entry["blockTime"] < since.timestamp()
+            )
             if behind_cursor and old:
                 return signatures
             if entry["err"] is None:
@@ -149,14 +160,20 @@ def _take(row: DepositAddress, signature: str, *, at: datetime) -> int:
     sender = sender_of(transaction_json)
     if row.organisation is None and DepositAddress.objects.filter(owner=sender).exists():
         return 0  # a sweep of ours: only our key can send from such an address
-    return _credit(row, signature=signature, amount_micro=amount, slot=int(transaction_json["slot"]), sender=sender, at=at)
+    return _credit(
+        row, signature=signature, amount_micro=amount, slot=int(transaction_json["slot"]), sender=sender, at=at
+    )
 
 
 def sender_of(transaction_json: dict[str, Any]) -> str:
     """The wallet that paid, where there is exactly one; else empty."""
     meta, mint = transaction_json["meta"], treasury.mint()
     before, after = (
-        {row["accountIndex"]: (row.get("owner", ""), int(row["uiTokenAmount"]["amount"])) for row in meta[name] or () if row["mint"] == mint}
+        {
+            row["accountIndex"]: (row.get("owner", ""), int(row["uiTokenAmount"]["amount"]))
+            for row in meta[name] or ()
+            if row["mint"] == mint
+        }
         for name in ("preTokenBalances", "postTokenBalances")
     )
     payers = {owner for index, (owner, amount) in before.items() if after.get(index, (owner, 0))[1] < amount}
@@ -172,7 +189,9 @@ def _credit(row: DepositAddress, *, signature: str, amount_micro: int, slot: int
     posting = Posting(
         key=f"deposit:{signature}:{row.pk}",
         debit=ledger.account(Kind.TREASURY),
-        credit=ledger.account(Kind.RENTER_BALANCE, organisation=organisation) if organisation else ledger.account(Kind.UNMATCHED),
+        credit=ledger.account(Kind.RENTER_BALANCE, organisation=organisation)
+        if organisation
+        else ledger.account(Kind.UNMATCHED),
         amount_micro=amount_micro,
         kind=Move.DEPOSIT if organisation else Move.UNMATCHED,
         reference=signature[:80],
@@ -241,7 +260,9 @@ def give_unmatched(*, deposit: Deposit, organisation: Organisation, by: User, re
 def sweep_deposits(*, at: datetime) -> int:
     """Bring what was credited into the treasury. Returns how many transactions were sent."""
     waiting = Deposit.objects.filter(swept_at=None, organisation__isnull=False)
-    accounts = list(waiting.order_by("token_account").values_list("token_account", flat=True).distinct()[:SWEPT_AT_ONCE])
+    accounts = list(
+        waiting.order_by("token_account").values_list("token_account", flat=True).distinct()[:SWEPT_AT_ONCE]
+    )
     sent = 0
     try:
         for token_account in accounts:

@@ -52,6 +52,11 @@ WITH own AS (SELECT id FROM billing_account WHERE kind = %(balance)s AND organis
     GROUP BY 1, reference, CASE WHEN kind IN ('charge', 'fee') THEN (effective_at AT TIME ZONE 'UTC')::date::text ELSE key END
 ), whole AS (SELECT *, sum(amount) OVER (ORDER BY last) AS balance FROM lines)
 """
+_COUNT = "SELECT count(*) FROM whole WHERE %(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s)"
+_PAGE = """
+SELECT kind, reference, at, amount, balance, seconds, reason FROM whole
+WHERE %(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s) ORDER BY last DESC LIMIT %(limit)s OFFSET %(offset)s
+"""
 
 
 class Lines:
@@ -66,22 +71,20 @@ class Lines:
 
     def __len__(self) -> int:
         with connection.cursor() as cursor:
-            cursor.execute(_LINES + "SELECT count(*) FROM whole WHERE %(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s)", self._values)
+            cursor.execute(_LINES + _COUNT, self._values)
             return int(cursor.fetchone()[0])
 
     def __getitem__(self, wanted: slice) -> list[Line]:
         start = wanted.start or 0
         values = self._values | {"limit": (wanted.stop - start) if wanted.stop is not None else None, "offset": start}
         with connection.cursor() as cursor:
-            cursor.execute(
-                _LINES + "SELECT kind, reference, at, amount, balance, seconds, reason FROM whole"
-                " WHERE %(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s) ORDER BY last DESC LIMIT %(limit)s OFFSET %(offset)s",
-                values,
-            )
+            cursor.execute(_LINES + _PAGE, values)
             rows = cursor.fetchall()
         references = {row[1] for row in rows}
         meters = {str(meter.public_id): meter for meter in Meter.objects.filter(public_id__in=_ids(rows, "charge"))}
-        deposits = {deposit.signature[:80]: deposit for deposit in Deposit.objects.filter(transfer__reference__in=references)}
+        deposits = {
+            deposit.signature[:80]: deposit for deposit in Deposit.objects.filter(transfer__reference__in=references)
+        }
         return [
             Line(
                 kind=kind,

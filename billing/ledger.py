@@ -151,7 +151,12 @@ def account(kind: str, *, organisation: Organisation | None = None, reference: s
     owned = kind in OWNED
     return Account.objects.get_or_create(
         code=code,
-        defaults={"kind": str(kind), "organisation": organisation, "floor_micro": 0 if owned else None, "materialised": owned},
+        defaults={
+            "kind": str(kind),
+            "organisation": organisation,
+            "floor_micro": 0 if owned else None,
+            "materialised": owned,
+        },
     )[0]
 
 
@@ -207,7 +212,9 @@ def post_all(postings: Sequence[Posting], *, at: datetime) -> list[Transfer]:
             raise ValueError(f"{posting.key}: a transfer moves a positive amount")
     touched = {account.pk for posting in postings for account in (posting.debit, posting.credit)}
     # Locked by id before the insert takes its own id: see rule 4. A list, since a lazy queryset locks nothing.
-    locked = list(Account.objects.select_for_update(no_key=True).filter(pk__in=touched, materialised=True).order_by("pk"))
+    locked = list(
+        Account.objects.select_for_update(no_key=True).filter(pk__in=touched, materialised=True).order_by("pk")
+    )
     new = _insert(postings, at=at)
     rows = {row.key: row for row in Transfer.objects.filter(key__in=[posting.key for posting in postings])}
     for posting in postings:
@@ -271,7 +278,11 @@ class Report:
 
     @property
     def problems(self) -> list[str]:
-        return [f"{check.name}: {place} is off by {micro} micro-USDC" for check in self.checks for place, micro in check.off.items()]
+        return [
+            f"{check.name}: {place} is off by {micro} micro-USDC"
+            for check in self.checks
+            for place, micro in check.off.items()
+        ]
 
 
 @contextmanager

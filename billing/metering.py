@@ -109,7 +109,9 @@ def accrued(meter: Meter) -> Accrued:
 
 
 @transaction.atomic
-def check_runway(*, organisation: Organisation, extra_rate_micro_per_hour: int, at: datetime, pending_rates: Iterable[int] = ()) -> None:
+def check_runway(
+    *, organisation: Organisation, extra_rate_micro_per_hour: int, at: datetime, pending_rates: Iterable[int] = ()
+) -> None:
     """Refuse a start that the balance would not carry for the policy's runway (an hour), together with all that runs.
 
     Settles the payer's meters first and holds the payer's lock until the caller's transaction ends, so two starts cannot spend the
@@ -197,7 +199,8 @@ def close_meter(*, meter: Meter, ended_at: datetime, at: datetime) -> Meter:
     """
     lock_payer(meter.payer)
     Meter.objects.filter(pk=meter.pk, ended_at=None).update(
-        ended_at=Greatest(F("started_at"), ended_at), proved_until=Greatest(F("proved_until"), F("started_at"), ended_at)
+        ended_at=Greatest(F("started_at"), ended_at),
+        proved_until=Greatest(F("proved_until"), F("started_at"), ended_at),
     )
     settle_payer(organisation=meter.payer, at=at)
     meter.refresh_from_db()
@@ -310,7 +313,9 @@ def earning(organisation: Organisation, *, at: datetime) -> Earning:
     running = [meter for meter in meters if meter.ended_at is None and meter.funded_until > at]
     return Earning(
         posted_micro=_posted(Kind.PROVIDER_PAYABLE, organisation),
-        accruing_micro=sum(accrued(meter).net_micro - (meter.billed_gross_micro - meter.billed_fee_micro) for meter in meters),
+        accruing_micro=sum(
+            accrued(meter).net_micro - (meter.billed_gross_micro - meter.billed_fee_micro) for meter in meters
+        ),
         rate_micro_per_hour=sum(
             meter.rate_micro_per_hour - fee_of(meter.rate_micro_per_hour, meter.fee_bps) for meter in running
         ),
@@ -319,7 +324,10 @@ def earning(organisation: Organisation, *, at: datetime) -> Earning:
 
 def _posted(kind: Kind, organisation: Organisation) -> int:
     """Reading makes no account: somebody who never paid has none, and nothing in it."""
-    return Account.objects.filter(code=f"{kind}:{organisation.public_id}").values_list("balance_micro", flat=True).first() or 0
+    return (
+        Account.objects.filter(code=f"{kind}:{organisation.public_id}").values_list("balance_micro", flat=True).first()
+        or 0
+    )
 
 
 # --- locks and money -------------------------------------------------------------------------------------------------
@@ -345,7 +353,9 @@ def _open(*, payers: Sequence[int]) -> QuerySet[Meter]:
 
 def _lock(payers: Sequence[int], *, wait: bool = True) -> list[int]:
     """Lock payers and their open meters; without ``wait`` those that are locked elsewhere are left out."""
-    rows = Organisation.objects.select_for_update(no_key=True, skip_locked=not wait).filter(pk__in=payers).order_by("pk")
+    rows = (
+        Organisation.objects.select_for_update(no_key=True, skip_locked=not wait).filter(pk__in=payers).order_by("pk")
+    )
     locked = [row.pk for row in rows.only("pk")]
     list(_open(payers=locked).select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
     return locked
@@ -354,7 +364,8 @@ def _lock(payers: Sequence[int], *, wait: bool = True) -> list[int]:
 def _lock_accounts(payers: Sequence[int]) -> None:
     payees = _open(payers=payers).values("payee_id")
     accounts = Account.objects.filter(
-        Q(kind=Kind.RENTER_BALANCE, organisation_id__in=payers) | Q(kind=Kind.PROVIDER_PAYABLE, organisation_id__in=payees)
+        Q(kind=Kind.RENTER_BALANCE, organisation_id__in=payers)
+        | Q(kind=Kind.PROVIDER_PAYABLE, organisation_id__in=payees)
     )
     list(accounts.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
 
@@ -434,7 +445,9 @@ FROM due WHERE m.id = due.id
 def _fund(payers: Sequence[int], *, at: datetime) -> None:
     """Precondition: the payers are locked."""
     with connection.cursor() as cursor:
-        cursor.execute(_FUND, {"payers": list(payers), "kind": Kind.RENTER_BALANCE.value, "latest": at + FUNDED_AT_MOST})
+        cursor.execute(
+            _FUND, {"payers": list(payers), "kind": Kind.RENTER_BALANCE.value, "latest": at + FUNDED_AT_MOST}
+        )
 
 
 def _bill(payers: Sequence[int], *, at: datetime, until: datetime | None) -> None:

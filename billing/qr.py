@@ -11,5 +11,12 @@ def qr(text: str, *, label: str) -> SafeString:
     """``text`` as a QR code of middling error correction; ``label`` says what it is to those who can't see it."""
     rows = [bytes(row) for row in segno.make(text, error="m", micro=False).matrix]
     size = len(rows) + 2 * QUIET
-    path = "".join(f"M{x + QUIET} {y + QUIET}h1v1h-1z" for y, row in enumerate(rows) for x, dark in enumerate(row) if dark)
-    return format_html('<svg viewBox="0 0 {0} {0}" role="img" aria-label="{1}" shape-rendering="crispEdges"><path d="{2}"/></svg>', size, label, path)
+    path = "".join(
+        f"M{x + QUIET} {y + QUIET}h1v1h-1z" for y, row in enumerate(rows) for x, dark in enumerate(row) if dark
+    )
+    return format_html(
+        '<svg viewBox="0 0 {0} {0}" role="img" aria-label="{1}" shape-rendering="crispEdges"><path d="{2}"/></svg>',
+        size,
+        label,
+        path,
+    )

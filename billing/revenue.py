@@ -127,10 +127,16 @@ def _distribute(revenue: Revenue, meter: Meter, amounts: Amounts) -> None:
     revenue.models[model].add(amounts)
     gpus = meter.labels.get("gpus") or [{"id": str(meter.public_id), "index": 0}]
     parts = zip(
-        gpus, split(amounts.net_micro, len(gpus)), split(amounts.fee_micro, len(gpus)), split(amounts.seconds, len(gpus)), strict=True
+        gpus,
+        split(amounts.net_micro, len(gpus)),
+        split(amounts.fee_micro, len(gpus)),
+        split(amounts.seconds, len(gpus)),
+        strict=True,
     )
     for gpu, net, fee, seconds in parts:
-        unit = Unit(machine=str(meter.labels.get("machine", "")), index=int(gpu["index"]), id=str(gpu["id"]), model=model)
+        unit = Unit(
+            machine=str(meter.labels.get("machine", "")), index=int(gpu["index"]), id=str(gpu["id"]), model=model
+        )
         revenue.units[unit].add(Amounts(net_micro=net, fee_micro=fee, seconds=seconds))
 
 

@@ -1,11 +1,11 @@
 """The renter's balance, and the provider's earnings."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.core.paginator import Paginator
+from django.core.paginator import Page, Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
@@ -21,6 +21,7 @@ from billing.qr import qr
 from gpunex import desk
 from gpunex.chain.rpc import RpcError, RpcUnavailable
 from gpunex.kit import show, svg
+from gpunex.kit.money import MICRO
 from payouts import runs
 from payouts.models import Cadence, Payout
 from payouts.usdc import explorer_link
@@ -28,6 +29,7 @@ from payouts.usdc import explorer_link
 LINES_A_PAGE = 20
 KINDS: dict[str, tuple[str, ...] | None] = {"": None, "deposits": history.DEPOSITS, "charges": ("charge",)}
 PERIODS = ("week", "month", "dates")
+CHART_AT_LEAST = timedelta(days=29)
 
 
 # --- the balance -----------------------------------------------------------------------------------------------------
@@ -48,19 +50,26 @@ def test_usdc(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _balance(request, form=form, status=422)
     try:
-        deposits.send_test_usdc(organisation=_organisation(request), amount_micro=form.cleaned_data["amount"], at=timezone.now())
+        deposits.send_test_usdc(
+            organisation=_organisation(request), amount_micro=form.cleaned_data["amount"], at=timezone.now()
+        )
     except (RpcUnavailable, RpcError):
         form.add_error(None, _("The development chain did not answer. Nothing was sent; try again in a minute."))
         return _balance(request, form=form, status=422)
     amount = show.usdc(form.cleaned_data["amount"])
-    messages.success(request, _("%(amount)s USDC are on their way to your address; they count once they are final.") % {"amount": amount})
+    messages.success(
+        request,
+        _("%(amount)s USDC are on their way to your address; they count once they are final.") % {"amount": amount},
+    )
     return redirect("billing:balance")
 
 
 def _balance(request: HttpRequest, *, form: TestUsdcForm | None, status: int = 200) -> HttpResponse:
     organisation, at = _organisation(request), timezone.now()
     kind = request.GET.get("kind", "")
-    page = Paginator(history.Lines(organisation, kinds=KINDS.get(kind)), LINES_A_PAGE).get_page(request.GET.get("page"))
+    page: Page[Any] = Paginator(history.Lines(organisation, kinds=KINDS.get(kind)), LINES_A_PAGE).get_page(
+        request.GET.get("page")
+    )
     position = metering.position(organisation, at=at)
     context: dict[str, Any] = {
         "nav": "balance",
@@ -122,11 +131,14 @@ def earnings(request: HttpRequest) -> HttpResponse:
     }
     if request.headers.get("HX-Request") and request.GET.get("live"):
         return _vary(render(request, "billing/earnings.html#live", context))
+    by_day = _by_day(organisation, earned, start=start, end=end, at=at)
     context |= {
         "models": _by_model(earned),
         "machines": _by_machine(earned, start=start, end=min(end, at)),
         "chart": _chart(earned, start=start, end=end, at=at),
-        "days": [(day, earned.days.get(day, 0)) for day in revenue.days_between(start, min(end, at + timedelta(seconds=1)))],
+        "days": [
+            (day, earned.days.get(day, 0)) for day in revenue.days_between(start, min(end, at + timedelta(seconds=1)))
+        ],
         "payouts": [
             {"payout": payout, "link": explorer_link(payout.last_attempt.signature) if payout.last_attempt else ""}
             for payout in Payout.objects.filter(organisation=organisation).prefetch_related("attempts")[:5]
@@ -138,7 +150,9 @@ def earnings(request: HttpRequest) -> HttpResponse:
 def _range(period: str, form: RangeForm, *, at: datetime) -> tuple[datetime, datetime]:
     """Half-open, in UTC. Dates that can't be read show the present week."""
     if period == "dates" and form.is_bound and form.is_valid():
-        first, last = (datetime.combine(form.cleaned_data[name], datetime.min.time(), UTC) for name in ("first", "last"))
+        first, last = (
+            datetime.combine(form.cleaned_data[name], datetime.min.time(), UTC) for name in ("first", "last")
+        )
         return first, last + timedelta(days=1)
     if period == "dates" and not form.is_bound:
         last = datetime.combine(at.astimezone(UTC).date(), datetime.min.time(), UTC)
@@ -154,7 +168,12 @@ def _by_model(earned: revenue.Revenue) -> list[dict[str, Any]]:
     whole = earned.total.net_micro
     rows = sorted(earned.models.items(), key=lambda row: (-row[1].net_micro, row[0]))
     return [
-        {"model": model, "amounts": amounts, "share": amounts.net_micro / whole if whole else 0.0, "tone": f"v{min(number, 3) + 1}"}
+        {
+            "model": model,
+            "amounts": amounts,
+            "share": amounts.net_micro / whole if whole else 0.0,
+            "tone": f"v{min(number, 3) + 1}",
+        }
         for number, (model, amounts) in enumerate(rows)
     ]
 
@@ -162,30 +181,43 @@ def _by_model(earned: revenue.Revenue) -> list[dict[str, Any]]:
 def _by_machine(earned: revenue.Revenue, *, start: datetime, end: datetime) -> list[dict[str, Any]]:
     length = max(1.0, (end - start).total_seconds())
     machines: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for unit, amounts in sorted(earned.units.items(), key=lambda row: (row[0].machine, row[0].model, row[0].index, row[0].id)):
+    for unit, amounts in sorted(
+        earned.units.items(), key=lambda row: (row[0].machine, row[0].model, row[0].index, row[0].id)
+    ):
         machines.setdefault((unit.machine, unit.model), []).append(
             {"unit": unit, "amounts": amounts, "share": min(1.0, amounts.seconds / length)}
         )
     return [{"machine": machine, "model": model, "units": units} for (machine, model), units in machines.items()]
 
 
-def _chart(earned: revenue.Revenue, *, start: datetime, end: datetime, at: datetime) -> svg.Chart:
-    days = list(revenue.days_between(start, end))
-    today = at.astimezone(UTC).date()
-    middle = days[len(days) // 2]
+def _by_day(
+    organisation: Any, earned: revenue.Revenue, *, start: datetime, end: datetime, at: datetime
+) -> list[tuple[date, int]]:
+    """The days shown, oldest first, none that is still to come. A time that runs shows at least the last thirty days."""
+    until = min(end, at + timedelta(seconds=1))
+    since = min(start, until - CHART_AT_LEAST) if start <= at < end else start
+    if since < start:
+        midnight = datetime.combine(since.astimezone(UTC).date(), datetime.min.time(), UTC)
+        earned = revenue.of(organisation, start=midnight, end=end, at=at)
+        since = midnight
+    return [(day, earned.days.get(day, 0)) for day in revenue.days_between(since, until)]
+
+
+def _chart(by_day: list[tuple[date, int]]) -> svg.Chart:
+    days = [day for day, _micro in by_day]
     return svg.Chart(
-        values=[max(0, earned.days.get(day, 0)) / 1_000_000 for day in days if day <= today],
+        values=[max(0, micro) / MICRO for _day, micro in by_day],
         label=_("Earned per day, USDC after the fee"),
-        ticks=[show.day_text(day, year=False) for day in (days[0], middle, min(days[-1], today))],
-        titles=[f"{show.day_text(day)}: {show.usdc(earned.days.get(day, 0))}" for day in days if day <= today],
-        unfinished=start <= at < end,
+        ticks=[show.day_text(day, year=False) for day in (days[0], days[len(days) // 2], days[-1])],
+        titles=[f"{show.day_text(day)}: {show.usdc(micro)}" for day, micro in by_day],
+        unfinished=days[-1] == timezone.now().astimezone(UTC).date(),
     )
 
 
 def _organisation(request: HttpRequest) -> Any:
-    if not request.organisation:  # type: ignore[attr-defined]
+    if not request.organisation:
         raise Http404
-    return request.organisation  # type: ignore[attr-defined]
+    return request.organisation
 
 
 def _vary(response: HttpResponse) -> HttpResponse:

@@ -71,7 +71,11 @@ class Desk:
     @property
     def reliability(self) -> Reliability | None:
         """None until a machine has a score."""
-        return weighted((self.scores[host.machine.pk], max(1, len(host.cards))) for host in self.fleet.hosts if host.machine.pk in self.scores)
+        return weighted(
+            (self.scores[host.machine.pk], max(1, len(host.cards)))
+            for host in self.fleet.hosts
+            if host.machine.pk in self.scores
+        )
 
     @cached_property
     def earning(self) -> metering.Earning:
@@ -103,7 +107,8 @@ def is_troubled(host: Host) -> bool:
     if not host.cards or all(card.standing == Standing.KEPT for card in host.cards):
         return False
     return not host.connected or any(
-        card.standing in (Standing.FAILED, Standing.DELISTED) or (card.gpu.given and card.gpu.health == Gpu.Health.DEGRADED)
+        card.standing in (Standing.FAILED, Standing.DELISTED)
+        or (card.gpu.given and card.gpu.health == Gpu.Health.DEGRADED)
         for card in host.cards
     )
 
@@ -141,8 +146,16 @@ def gauges(desk: Desk) -> list[dict[str, Any]]:
     """The band's readouts, from the words down to the shapes."""
     counts, fleet_now, reliability = desk.fleet.counts, desk.fleet, desk.reliability
     rows: list[dict[str, Any]] = [
-        {"label": _("Earning now, after fee"), "value": show.usdc(desk.earning.rate_micro_per_hour), "unit": _("USDC per hour")},
-        {"label": _("Rented"), "value": str(counts[Standing.RENTED]), "unit": _("of %(total)s") % {"total": fleet_now.given}},
+        {
+            "label": _("Earning now, after fee"),
+            "value": show.usdc(desk.earning.rate_micro_per_hour),
+            "unit": _("USDC per hour"),
+        },
+        {
+            "label": _("Rented"),
+            "value": str(counts[Standing.RENTED]),
+            "unit": _("of %(total)s") % {"total": fleet_now.given},
+        },
         {"label": _("Free"), "value": str(counts[Standing.FREE])},
     ]
     if counts[Standing.HIDDEN]:
@@ -156,9 +169,19 @@ def gauges(desk: Desk) -> list[dict[str, Any]]:
     rows += [offline, delisted]
     if reliability is not None:
         rows.append(
-            {"label": _("Reliability"), "value": show.cut(reliability.score, 2), "unit": _("new") if reliability.new else ""}
+            {
+                "label": _("Reliability"),
+                "value": show.cut(reliability.score, 2),
+                "unit": _("new") if reliability.new else "",
+            }
         )
-    rows.append({"label": _("Next payout"), "value": show.day_text(desk.payout_on, year=False), "unit": date_format(desk.payout_on, "l")})
+    rows.append(
+        {
+            "label": _("Next payout"),
+            "value": show.day_text(desk.payout_on, year=False),
+            "unit": date_format(desk.payout_on, "l"),
+        }
+    )
     return rows
 
 
@@ -175,4 +198,6 @@ def _since(moment: datetime | None, at: datetime) -> str:
     if moment is None:
         return _("never connected")
     today = moment.astimezone(UTC).date() == at.astimezone(UTC).date()
-    return _("since %(time)s") % {"time": moment.astimezone(UTC).strftime("%H:%M") if today else show.moment(moment, "day")}
+    return _("since %(time)s") % {
+        "time": moment.astimezone(UTC).strftime("%H:%M") if today else show.moment(moment, "day")
+    }

@@ -32,7 +32,10 @@ State = Payout.State
 
 class ReasonForm(forms.Form):
     reason = forms.CharField(
-        label=_lazy("Reason"), max_length=300, widget=UnfoldAdminTextareaWidget({"rows": 2}), help_text=_lazy("Kept with the change.")
+        label=_lazy("Reason"),
+        max_length=300,
+        widget=UnfoldAdminTextareaWidget({"rows": 2}),
+        help_text=_lazy("Kept with the change."),
     )
 
 
@@ -60,14 +63,34 @@ class OffCycleForm(ReasonForm):
 
 class AttemptInline(ReadOnlyInline):
     model = Attempt
-    fields = ["number", "signature", "signed_at", "sends", "sent_at", "last_valid_block_height", "dead", "landed_slot", "fee_lamports", "evidence"]
+    fields = [
+        "number",
+        "signature",
+        "signed_at",
+        "sends",
+        "sent_at",
+        "last_valid_block_height",
+        "dead",
+        "landed_slot",
+        "fee_lamports",
+        "evidence",
+    ]
 
 
 @admin.register(Payout)
 class PayoutAdmin(ReadOnlyAdmin):
     """The queue: what needs a person on top, then what is under way, then what is over."""
 
-    list_display = ["public_id", "organisation", "shown_state", "amount", "destination", "kind", "reserved_at", "finished_at"]
+    list_display = [
+        "public_id",
+        "organisation",
+        "shown_state",
+        "amount",
+        "destination",
+        "kind",
+        "reserved_at",
+        "finished_at",
+    ]
     list_filter = ["state", "rail", "run__kind", "reserved_at"]
     search_fields = ["=public_id", "organisation__name", "=destination", "=attempts__signature"]
     list_select_related = ["organisation", "run"]
@@ -76,11 +99,23 @@ class PayoutAdmin(ReadOnlyAdmin):
 
     def get_ordering(self, request: HttpRequest) -> Any:
         order = [State.REVIEW, State.RESERVED, State.APPROVED, State.SIGNED]
-        return [Case(*(When(state=state, then=Value(place)) for place, state in enumerate(order)), default=Value(len(order))), "-pk"]
+        return [
+            Case(
+                *(When(state=state, then=Value(place)) for place, state in enumerate(order)), default=Value(len(order))
+            ),
+            "-pk",
+        ]
 
     @display(
         description=_lazy("state"),
-        label={State.REVIEW: "danger", State.RESERVED: "warning", State.APPROVED: "info", State.SIGNED: "info", State.PAID: "success", State.FAILED: "danger"},
+        label={
+            State.REVIEW: "danger",
+            State.RESERVED: "warning",
+            State.APPROVED: "info",
+            State.SIGNED: "info",
+            State.PAID: "success",
+            State.FAILED: "danger",
+        },
     )
     def shown_state(self, payout: Payout) -> tuple[str, str]:
         return payout.state, payout.get_state_display()
@@ -100,6 +135,7 @@ class PayoutAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         payout = self.get_object(request, object_id)
         sent, status = None, 200
+        form: forms.Form = ApproveForm()
         if request.method == "POST" and payout is not None:
             if not request.user.has_perm("payouts.change_payout"):
                 raise PermissionDenied
@@ -147,11 +183,13 @@ class PayoutAdmin(ReadOnlyAdmin):
                 return _("Above the cap: two administrators approve. Approvals so far: %(given)s.") % {"given": given}
             return _("Waiting for an approval.")
         if payout.state == State.REVIEW:
-            return _("Held: %(reason)s. Look its signatures up on chain before you let it go on.") % {"reason": payout.reason_text}
-        if payout.state == State.APPROVED:
-            return _("Signed and sent by the next sweep on %(day)s or later, if payouts are not paused and the treasury holds enough.") % {
-                "day": show.day_text(payout.run.execute_on)
+            return _("Held: %(reason)s. Look its signatures up on chain before you let it go on.") % {
+                "reason": payout.reason_text
             }
+        if payout.state == State.APPROVED:
+            return _(
+                "Signed and sent by the next sweep on %(day)s or later, if payouts are not paused and the treasury holds enough."
+            ) % {"day": show.day_text(payout.run.execute_on)}
         if payout.state == State.SIGNED:
             return _("Sent; waiting for the chain. Nothing to do.")
         return ""
@@ -159,18 +197,36 @@ class PayoutAdmin(ReadOnlyAdmin):
     def _decisions(self, payout: Payout) -> list[dict[str, Any]]:
         decisions: list[dict[str, Any]] = []
         if payout.state == State.RESERVED:
-            decisions.append({"name": "approve", "title": _("Approve"), "form": ApproveForm(), "submit": _("Approve this payout")})
+            decisions.append(
+                {"name": "approve", "title": _("Approve"), "form": ApproveForm(), "submit": _("Approve this payout")}
+            )
         if payout.state == State.REVIEW:
-            decisions.append({"name": "resume", "title": _("Let it go on"), "form": ReasonForm(), "submit": _("Let it go on")})
-        if payout.state in (State.RESERVED, State.APPROVED, State.REVIEW) and not payout.attempts.filter(dead=False).exists():
+            decisions.append(
+                {"name": "resume", "title": _("Let it go on"), "form": ReasonForm(), "submit": _("Let it go on")}
+            )
+        if (
+            payout.state in (State.RESERVED, State.APPROVED, State.REVIEW)
+            and not payout.attempts.filter(dead=False).exists()
+        ):
             title = _("Take it back")
-            decisions.append({"name": "take_back", "title": title, "form": ReasonForm(), "submit": _("Return the money to the earnings")})
+            decisions.append(
+                {
+                    "name": "take_back",
+                    "title": title,
+                    "form": ReasonForm(),
+                    "submit": _("Return the money to the earnings"),
+                }
+            )
         return decisions
 
     # An off-cycle payout
 
     def get_urls(self) -> list[URLPattern]:
-        own = path("off-cycle/<uuid:organisation_id>/", self.admin_site.admin_view(self.off_cycle), name="payouts_payout_off_cycle")
+        own = path(
+            "off-cycle/<uuid:organisation_id>/",
+            self.admin_site.admin_view(self.off_cycle),
+            name="payouts_payout_off_cycle",
+        )
         return [own, *super().get_urls()]
 
     def off_cycle(self, request: HttpRequest, organisation_id: UUID) -> HttpResponse:
@@ -193,7 +249,10 @@ class PayoutAdmin(ReadOnlyAdmin):
                 form.add_error(None, str(refusal))
             else:
                 self.log_addition(request, payout, _("Off-cycle: %(reason)s") % {"reason": form.cleaned_data["reason"]})
-                messages.success(request, _("%(amount)s USDC are set aside and on their way.") % {"amount": show.usdc(payout.amount_micro)})
+                messages.success(
+                    request,
+                    _("%(amount)s USDC are set aside and on their way.") % {"amount": show.usdc(payout.amount_micro)},
+                )
                 return redirect("admin:payouts_payout_change", payout.pk)
         earning, method = metering.earning(organisation, at=at), methods.active_method(organisation, at)
         context = self.admin_site.each_context(request) | {
@@ -212,7 +271,17 @@ class PayoutAdmin(ReadOnlyAdmin):
 
 @admin.register(PayoutRun)
 class PayoutRunAdmin(ReadOnlyAdmin):
-    list_display = ["period_end", "kind", "cadence", "rail", "execute_on", "payouts_in_it", "sum_of_it", "created_by", "reason"]
+    list_display = [
+        "period_end",
+        "kind",
+        "cadence",
+        "rail",
+        "execute_on",
+        "payouts_in_it",
+        "sum_of_it",
+        "created_by",
+        "reason",
+    ]
     list_filter = ["kind", "cadence", "rail"]
     search_fields = ["=public_id", "reason"]
     ordering = ["-period_end", "-pk"]
@@ -240,4 +309,3 @@ class PayoutPreferenceAdmin(ReadOnlyAdmin):
     list_display = ["organisation", "cadence", "next_cadence"]
     list_filter = ["cadence"]
     search_fields = ["organisation__name"]
-

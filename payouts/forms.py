@@ -30,7 +30,10 @@ class WalletForm(forms.Form):
         data = super().clean() or {}
         address, last = data.get("address"), data.get("last_characters")
         if address and last and last != address[-LAST_CHARACTERS:]:
-            self.add_error("last_characters", _("These are not the last 6 characters of the address above. Compare both with your wallet."))
+            self.add_error(
+                "last_characters",
+                _("These are not the last 6 characters of the address above. Compare both with your wallet."),
+            )
         return data
 
 

@@ -35,7 +35,9 @@ class ConnectedAlready(Refusal):
 
 class ChainSilent(Refusal):
     code = "chain_silent"
-    message = _("The Solana network did not answer, so the address could not be checked. Nothing was changed; try again in a minute.")
+    message = _(
+        "The Solana network did not answer, so the address could not be checked. Nothing was changed; try again in a minute."
+    )
 
 
 class NothingToCancel(Refusal):
@@ -100,13 +102,19 @@ def cancel_change(*, organisation: Organisation, by: User, at: datetime) -> None
     """Let the wallet in force stand. Raises NotForThisRole, NothingToCancel."""
     if not may_change(organisation, by):
         raise NotForThisRole
-    if not PayoutMethod.objects.standing(at).filter(organisation=organisation, active_from__gt=at).update(removed_at=at):
+    if (
+        not PayoutMethod.objects.standing(at)
+        .filter(organisation=organisation, active_from__gt=at)
+        .update(removed_at=at)
+    ):
         raise NothingToCancel
 
 
 def cadence_of(organisation: Organisation) -> PayoutPreference:
     """The organisation's choice; weekly where it never chose. The row may be unsaved."""
-    return PayoutPreference.objects.filter(organisation=organisation).first() or PayoutPreference(organisation=organisation)
+    return PayoutPreference.objects.filter(organisation=organisation).first() or PayoutPreference(
+        organisation=organisation
+    )
 
 
 @transaction.atomic

@@ -26,7 +26,9 @@ WALLET_CHANGES = Event(
     subject=_("Your payout wallet changes in 48 hours"),
     paragraphs=(
         _("From %(active_at)s on, payouts go to %(address)s. Until then they go to %(before)s."),
-        _("Asked for by %(by)s. If that was none of you, cancel the change on the Payouts page and write to us at once."),
+        _(
+            "Asked for by %(by)s. If that was none of you, cancel the change on the Payouts page and write to us at once."
+        ),
     ),
     action=_("Open payouts"),
     path="/provider/payouts",
@@ -69,4 +71,6 @@ def alert(*, key: str, what: str | Promise, detail: str, at: datetime) -> None:
     for user in User.objects.filter(is_active=True, is_staff=True, is_superuser=True).order_by("pk"):
         with translation.override(user.language):
             subject, text, html = render(ATTENTION, data={"what": str(what), "detail": detail}, secret={})
-        mail.queue(key=f"{key}:{user.pk}", event=ATTENTION.name, to=user.email, subject=subject, text=text, html=html, at=at)
+        mail.queue(
+            key=f"{key}:{user.pk}", event=ATTENTION.name, to=user.email, subject=subject, text=text, html=html, at=at
+        )

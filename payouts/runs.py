@@ -121,7 +121,9 @@ def make_due(*, at: datetime) -> int:
     made = 0
     for _end, runs in groupby(unmade, key=lambda run: run.period_end):
         # Who is in which run is read before any is made: a cadence that changes at this cut-off counts from the next one.
-        made += sum(_make(run, organisations, at=at) for run, organisations in [(run, _of_cadence(run)) for run in runs])
+        made += sum(
+            _make(run, organisations, at=at) for run, organisations in [(run, _of_cadence(run)) for run in runs]
+        )
     return made
 
 
@@ -185,7 +187,9 @@ def payable_at(organisation: Organisation, cut_off: datetime | None) -> int:
 # --- by hand ---------------------------------------------------------------------------------------------------------
 
 
-def pay_off_cycle(*, organisation: Organisation, by: User, reason: str, at: datetime, amount_micro: int | None = None) -> Payout:
+def pay_off_cycle(
+    *, organisation: Organisation, by: User, reason: str, at: datetime, amount_micro: int | None = None
+) -> Payout:
     """Pay what was earned so far, or ``amount_micro`` of it, outside the cycle and also below the minimum.
 
     Raises StaffOnly, ReasonMissing, NoPayoutMethod, NothingToPay, NotEnoughMoney.
@@ -195,11 +199,15 @@ def pay_off_cycle(*, organisation: Organisation, by: User, reason: str, at: date
     if not reason.strip():
         raise ReasonMissing
     metering.settle_payees(payees=[organisation], at=at)
-    return _pay_off_cycle(organisation=organisation, by=by, reason=reason.strip()[:300], at=at, amount_micro=amount_micro)
+    return _pay_off_cycle(
+        organisation=organisation, by=by, reason=reason.strip()[:300], at=at, amount_micro=amount_micro
+    )
 
 
 @transaction.atomic
-def _pay_off_cycle(*, organisation: Organisation, by: User, reason: str, at: datetime, amount_micro: int | None) -> Payout:
+def _pay_off_cycle(
+    *, organisation: Organisation, by: User, reason: str, at: datetime, amount_micro: int | None
+) -> Payout:
     method = active_method(organisation, at)
     if method is None:
         raise NoPayoutMethod
@@ -241,7 +249,13 @@ def approve(*, payout: Payout, by: User, at: datetime) -> Payout:
 
 
 def _reserve(
-    *, run: PayoutRun, organisation: Organisation, method: PayoutMethod, amount_micro: int, by: User | None, at: datetime
+    *,
+    run: PayoutRun,
+    organisation: Organisation,
+    method: PayoutMethod,
+    amount_micro: int,
+    by: User | None,
+    at: datetime,
 ) -> Payout:
     """Precondition: inside a transaction that holds the lock of the organisation's payable account."""
     approved = amount_micro <= Policy.load().payout_cap_micro

@@ -102,7 +102,9 @@ def _sign_approved(*, at: datetime) -> int:
 def _affordable(payouts: Sequence[Payout], accounts: dict[int, Account | None], *, at: datetime) -> list[Payout]:
     """The payouts of the runs that the treasury can pay whole, oldest run first; a run that it cannot is held back whole."""
     rpc = treasury.rpc()
-    under_way = sum(Payout.objects.filter(state=Payout.State.SIGNED, rail=Rail.USDC).values_list("amount_micro", flat=True))
+    under_way = sum(
+        Payout.objects.filter(state=Payout.State.SIGNED, rail=Rail.USDC).values_list("amount_micro", flat=True)
+    )
     usdc = (rpc.get_token_balance(treasury.token_account()) or 0) - under_way
     lamports = rpc.get_balance(treasury.address())
     rent = rpc.rent_exempt_minimum(TOKEN_ACCOUNT_BYTES)
@@ -143,7 +145,11 @@ def _fresh_blockhashes() -> Iterator[tuple[str, int]]:
 @transaction.atomic
 def _sign(payout: Payout, *, blockhash: str, last_valid: int, price: int, at: datetime) -> Attempt | None:
     """The signed bytes as a committed row; None if somebody else was first, or payouts were paused meanwhile."""
-    locked = Payout.objects.select_for_update(skip_locked=True, no_key=True).filter(pk=payout.pk, state=Payout.State.APPROVED).first()
+    locked = (
+        Payout.objects.select_for_update(skip_locked=True, no_key=True)
+        .filter(pk=payout.pk, state=Payout.State.APPROVED)
+        .first()
+    )
     if locked is None or locked.attempts.filter(dead=False).exists() or Policy.load().payouts_paused:
         return None
     signed = sign_transfer(
@@ -226,7 +232,10 @@ def _landed(attempt: Attempt, *, at: datetime) -> int:
     errors = [answer["meta"]["err"] for answer in found]
     if errors[0] is not None and errors == errors[:1] * len(errors):
         return _refused(attempt, error=errors[0], tx=tx, at=at)
-    if all(outgoing_matches(answer, payout.destination, treasury.mint(), payout.amount_micro, payout.memo) for answer in found):
+    if all(
+        outgoing_matches(answer, payout.destination, treasury.mint(), payout.amount_micro, payout.memo)
+        for answer in found
+    ):
         return _paid(attempt, tx=tx, at=at)
     _review(attempt, reason=Payout.Reason.NOT_AS_SIGNED, evidence={"slot": tx["slot"], "errors": errors}, at=at)
     return 1
@@ -301,13 +310,22 @@ def _paid(attempt: Attempt, *, tx: dict[str, Any], at: datetime) -> int:
 
 @transaction.atomic
 def _dead(
-    attempt: Attempt, *, reason: str, evidence: dict[str, Any], at: datetime, fee: int | None = None, failed: bool = False, review: bool = False
+    attempt: Attempt,
+    *,
+    reason: str,
+    evidence: dict[str, Any],
+    at: datetime,
+    fee: int | None = None,
+    failed: bool = False,
+    review: bool = False,
 ) -> int:
     """The attempt can never pay any more: sign anew, or give the money back, or have a person look."""
     payout = _locked(attempt)
     if payout is None:
         return 0
-    Attempt.objects.filter(pk=attempt.pk).update(dead=True, evidence=evidence | {"at": at.isoformat()}, fee_lamports=fee)
+    Attempt.objects.filter(pk=attempt.pk).update(
+        dead=True, evidence=evidence | {"at": at.isoformat()}, fee_lamports=fee
+    )
     if failed:
         give_back(payout, reason=reason, by=None, at=at)
     elif review or attempt.number % ATTEMPTS_MOST == 0:
@@ -332,7 +350,11 @@ def _review(attempt: Attempt, *, reason: str, evidence: dict[str, Any], at: date
 @transaction.atomic
 def _fail(payout: Payout, *, reason: str, at: datetime) -> int:
     """A payout that has no live attempt cannot be made: give the money back."""
-    locked = Payout.objects.select_for_update(skip_locked=True, no_key=True).filter(pk=payout.pk, state=Payout.State.APPROVED).first()
+    locked = (
+        Payout.objects.select_for_update(skip_locked=True, no_key=True)
+        .filter(pk=payout.pk, state=Payout.State.APPROVED)
+        .first()
+    )
     if locked is None or locked.attempts.filter(dead=False).exists():
         return 0
     give_back(locked, reason=reason, by=None, at=at)
@@ -390,7 +412,9 @@ def _alert_review(payout: Payout, *, attempt: Attempt, evidence: dict[str, Any],
 
 
 def _is_frozen(account: Account | None) -> bool:
-    return account is not None and len(account.data) >= TOKEN_ACCOUNT_BYTES and account.data[_STATE_BYTE] == _FROZEN_STATE
+    return (
+        account is not None and len(account.data) >= TOKEN_ACCOUNT_BYTES and account.data[_STATE_BYTE] == _FROZEN_STATE
+    )
 
 
 @contextmanager

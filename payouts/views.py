@@ -45,12 +45,14 @@ def connect_wallet(request: HttpRequest) -> HttpResponse:
     """Name the first wallet, or another one. A refusal stands beside the address and keeps what was typed."""
     if desk.of(request) is None:
         return redirect("providers:roles")
-    organisation, at = request.organisation, timezone.now()  # type: ignore[attr-defined]
+    organisation, at = request.organisation, timezone.now()
     context = {"nav": "payouts", "method": methods.active_method(organisation, at)}
     form = WalletForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            method = methods.connect_wallet(organisation=organisation, address=form.cleaned_data["address"], by=request.user, at=at)
+            method = methods.connect_wallet(
+                organisation=organisation, address=form.cleaned_data["address"], by=request.user, at=at
+            )
         except (ChainSilent, NotForThisRole) as refusal:
             form.add_error(None, str(refusal))
         except Refusal as refusal:
@@ -70,7 +72,7 @@ def cancel_wallet(request: HttpRequest) -> HttpResponse:
     if desk.of(request) is None:
         return redirect("providers:roles")
     try:
-        methods.cancel_change(organisation=request.organisation, by=request.user, at=timezone.now())  # type: ignore[attr-defined]
+        methods.cancel_change(organisation=request.organisation, by=request.user, at=timezone.now())
     except Refusal as refusal:
         messages.error(request, str(refusal))
     else:
@@ -86,7 +88,9 @@ def cadence(request: HttpRequest) -> HttpResponse:
     if form.is_valid():
         chosen = Cadence(form.cleaned_data["cadence"])
         try:
-            methods.choose_cadence(organisation=request.organisation, cadence=chosen, by=request.user, at=timezone.now())  # type: ignore[attr-defined]
+            methods.choose_cadence(
+                organisation=request.organisation, cadence=chosen, by=request.user, at=timezone.now()
+            )
         except Refusal as refusal:
             messages.error(request, str(refusal))
         else:
@@ -97,7 +101,7 @@ def cadence(request: HttpRequest) -> HttpResponse:
 @require_safe
 def payout(request: HttpRequest, public_id: UUID) -> HttpResponse:
     """The receipt: how it went, and what anyone can look up on chain."""
-    rows = Payout.objects.filter(organisation=request.organisation).select_related("run").prefetch_related("attempts")  # type: ignore[attr-defined]
+    rows = Payout.objects.filter(organisation=request.organisation).select_related("run").prefetch_related("attempts")
     row = get_object_or_404(rows, public_id=public_id)
     attempt = row.last_attempt
     context = {
@@ -115,10 +119,12 @@ def payout(request: HttpRequest, public_id: UUID) -> HttpResponse:
 
 
 def _page(request: HttpRequest, *, at: datetime) -> dict[str, Any]:
-    organisation = request.organisation  # type: ignore[attr-defined]
-    earning = desk.of(request).earning  # type: ignore[union-attr]
+    organisation = request.organisation
+    earning = desk.of(request).earning
     rows = Payout.objects.filter(organisation=organisation)
-    page = Paginator(rows.select_related("run").prefetch_related("attempts"), PAYOUTS_A_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(rows.select_related("run").prefetch_related("attempts"), PAYOUTS_A_PAGE).get_page(
+        request.GET.get("page")
+    )
     paid = rows.filter(state=State.PAID).aggregate(micro=Sum("amount_micro"), count=Count("pk"))
     in_transit = rows.filter(state__in=Payout.OPEN_STATES).aggregate(micro=Sum("amount_micro"))["micro"] or 0
     cadence, cut_off, execute_on = runs.next_payout(organisation, at)
@@ -128,11 +134,14 @@ def _page(request: HttpRequest, *, at: datetime) -> dict[str, Any]:
         "nav": "payouts",
         "at": at,
         "page": page,
-        "rows": [{"payout": row, "link": explorer_link(row.last_attempt.signature) if row.last_attempt else ""} for row in page],
+        "rows": [
+            {"payout": row, "link": explorer_link(row.last_attempt.signature) if row.last_attempt else ""}
+            for row in page
+        ],
         "open": in_transit > 0,
         "method": methods.active_method(organisation, at),
         "waiting": methods.waiting_method(organisation, at),
-        "may_change": methods.may_change(organisation, request.user),  # type: ignore[arg-type]
+        "may_change": methods.may_change(organisation, request.user),
         "cadence": cadence,
         "cut_off": cut_off,
         "execute_on": execute_on,
@@ -167,7 +176,9 @@ def _cadences(chosen: str, policy: Policy) -> list[dict[str, Any]]:
 def _steps(row: Payout, attempt: Attempt | None) -> list[dict[str, Any]]:
     """What happened and what comes, for the timeline."""
     over = row.state in (State.PAID, State.FAILED)
-    steps: list[dict[str, Any]] = [{"state": "done", "title": _("Set aside from your earnings"), "when": ui.when(row.reserved_at)}]
+    steps: list[dict[str, Any]] = [
+        {"state": "done", "title": _("Set aside from your earnings"), "when": ui.when(row.reserved_at)}
+    ]
     if row.approved_at:
         steps.append({"state": "done", "title": _("Approved"), "when": ui.when(row.approved_at)})
     elif not over:
@@ -180,7 +191,14 @@ def _steps(row: Payout, attempt: Attempt | None) -> list[dict[str, Any]]:
     if row.state == State.PAID:
         steps.append({"state": "done", "title": _("Final on chain"), "when": ui.when(row.finished_at)})
     elif row.state == State.FAILED:
-        steps.append({"state": "failed", "title": _("Did not go through"), "note": row.reason_text, "when": ui.when(row.finished_at)})
+        steps.append(
+            {
+                "state": "failed",
+                "title": _("Did not go through"),
+                "note": row.reason_text,
+                "when": ui.when(row.finished_at),
+            }
+        )
     elif row.state == State.REVIEW:
         steps.append({"state": "now", "title": _("Held for a check"), "note": row.reason_text})
     elif row.state == State.APPROVED:

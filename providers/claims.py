@@ -55,7 +55,9 @@ def release(*, reference: UUID, at: datetime) -> int:
     """
     released = 0
     with transaction.atomic():
-        for claim in GpuClaim.objects.select_for_update().filter(reference=reference, period__endswith=None).order_by("pk"):
+        for claim in (
+            GpuClaim.objects.select_for_update().filter(reference=reference, period__endswith=None).order_by("pk")
+        ):
             if claim.period.lower >= at:
                 claim.delete()
             else:
@@ -68,7 +70,9 @@ def release(*, reference: UUID, at: datetime) -> int:
 def unclaimed(gpus: GpuQuerySet, at: datetime) -> GpuQuerySet:
     """Those of ``gpus`` that nothing runs on: no claim of lane 0 now or later."""
     running = GpuClaim.objects.filter(gpu=OuterRef("pk"), lane=0).filter(period__endswith=None)
-    return gpus.exclude(Exists(running)).exclude(Exists(GpuClaim.objects.current(at).filter(gpu=OuterRef("pk"), lane=0)))
+    return gpus.exclude(Exists(running)).exclude(
+        Exists(GpuClaim.objects.current(at).filter(gpu=OuterRef("pk"), lane=0))
+    )
 
 
 def free_gpus(machine: Machine, at: datetime) -> Any:
@@ -78,7 +82,11 @@ def free_gpus(machine: Machine, at: datetime) -> Any:
 
 def held_by(reference: UUID) -> Any:
     """The GPUs that ``reference`` holds now, until it releases them."""
-    return Gpu.objects.filter(claims__reference=reference, claims__period__endswith=None).distinct().order_by("machine", "index")
+    return (
+        Gpu.objects.filter(claims__reference=reference, claims__period__endswith=None)
+        .distinct()
+        .order_by("machine", "index")
+    )
 
 
 def lock_machines(pks: set[int]) -> None:

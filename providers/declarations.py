@@ -35,7 +35,9 @@ FURTHEST_MAINTENANCE = timedelta(days=366)
 
 class NoHours(Refusal):
     code = "no_hours"
-    message = _("Choose at least one hour of the week, or “Around the clock”. To take the machine off the market, hide or retire it.")
+    message = _(
+        "Choose at least one hour of the week, or “Around the clock”. To take the machine off the market, hide or retire it."
+    )
 
 
 class MachineRetired(Refusal):
@@ -50,7 +52,9 @@ class MachineInUse(Refusal):
 
 class KeptByHost(Refusal):
     code = "kept_by_host"
-    message = _("The host itself keeps this GPU (GPUNEX_GPUS of the installer). Run the installer again there to give it.")
+    message = _(
+        "The host itself keeps this GPU (GPUNEX_GPUS of the installer). Run the installer again there to give it."
+    )
 
 
 class MaintenanceInThePast(Refusal):
@@ -153,7 +157,9 @@ def _still_to_come(versions: Iterable[Schedule], at: datetime) -> list[Schedule]
     return list({version.effective_from: version for version in versions if version.effective_from > at}.values())
 
 
-def _version(machine: Machine, timezone: str, always: bool, windows: Sequence[Any], by: User | None, at: datetime) -> Schedule:
+def _version(
+    machine: Machine, timezone: str, always: bool, windows: Sequence[Any], by: User | None, at: datetime
+) -> Schedule:
     return Schedule(
         machine=machine,
         effective_from=at,
@@ -194,21 +200,19 @@ def _together(old: Schedule, new: Schedule, by: User | None) -> Schedule:
 
 
 def _union(windows: Iterable[Any]) -> list[list[Any]]:
-    """Weekly windows that may overlap, as the fewest that do not; none is longer than until the next midnight."""
-    minutes: set[int] = set()
-    for window in windows:
-        start, end = span(window)
-        minutes.update(minute % WEEK for minute in range(start, end))
+    """Weekly windows that may overlap, as the fewest that do not; none is longer than until the next midnight.
+
+    >>> _union([[0, "22:00", "02:00"], [1, "01:00", "03:30"]])
+    [[0, '22:00', '24:00'], [1, '00:00', '03:30']]
+    """
+    minutes = {minute % WEEK for window in windows for minute in range(*span(window))}
     result = []
     for day in range(7):
-        start: int | None = None
-        for minute in range(DAY + 1):
-            inside = minute < DAY and day * DAY + minute in minutes
-            if inside and start is None:
-                start = minute
-            elif not inside and start is not None:
-                result.append([day, _clock(start), _clock(minute)])
-                start = None
+        opens = [m for m in range(DAY) if day * DAY + m in minutes and (m == 0 or day * DAY + m - 1 not in minutes)]
+        closes = [
+            m + 1 for m in range(DAY) if day * DAY + m in minutes and (m == DAY - 1 or day * DAY + m + 1 not in minutes)
+        ]
+        result += [[day, _clock(start), _clock(end)] for start, end in zip(opens, closes, strict=True)]
     return result
 
 
@@ -294,9 +298,16 @@ def declare_maintenance(
     for month, needed in _by_month(starts_at, ends_at).items():
         left = budget_left(machine=machine, month=month)
         if needed > left:
-            raise MaintenanceOverBudget(budget=policy.maintenance_hours_a_month, left=show.duration(int(left.total_seconds())))
+            raise MaintenanceOverBudget(
+                budget=policy.maintenance_hours_a_month, left=show.duration(int(left.total_seconds()))
+            )
     return MaintenanceWindow.objects.create(
-        machine=machine, starts_at=starts_at, ends_at=ends_at, reason=reason.strip()[:200], declared_at=at, declared_by=by
+        machine=machine,
+        starts_at=starts_at,
+        ends_at=ends_at,
+        reason=reason.strip()[:200],
+        declared_at=at,
+        declared_by=by,
     )
 
 
@@ -315,7 +326,9 @@ def cancel_maintenance(*, window: MaintenanceWindow, at: datetime) -> Maintenanc
 def budget_left(*, machine: Machine, month: datetime) -> timedelta:
     """What the policy still excuses on the machine in the UTC month of ``month``."""
     first = _first_of_month(month)
-    windows = MaintenanceWindow.objects.filter(machine=machine, cancelled_at=None, starts_at__lt=_next_month(first), ends_at__gt=first)
+    windows = MaintenanceWindow.objects.filter(
+        machine=machine, cancelled_at=None, starts_at__lt=_next_month(first), ends_at__gt=first
+    )
     used = sum((_by_month(window.starts_at, window.ends_at)[first] for window in windows), timedelta())
     return max(timedelta(), timedelta(hours=Policy.load().maintenance_hours_a_month) - used)
 

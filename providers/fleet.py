@@ -120,11 +120,18 @@ class Fleet:
     @cached_property
     def offline_since(self) -> datetime | None:
         """Since when the machine that went silent first has been away; None where none is, or none was ever heard of."""
-        return min((h.machine.last_seen_at for h in self.hosts if not h.connected and h.machine.last_seen_at), default=None)
+        return min(
+            (h.machine.last_seen_at for h in self.hosts if not h.connected and h.machine.last_seen_at), default=None
+        )
 
 
 def read(
-    *, provider: Provider, offline_seconds: int, at: datetime, priced: Collection[int] | None = None, retired: bool = False
+    *,
+    provider: Provider,
+    offline_seconds: int,
+    at: datetime,
+    priced: Collection[int] | None = None,
+    retired: bool = False,
 ) -> Fleet:
     """The provider's live machines by name, or the ``retired`` ones; a fixed number of queries.
 
@@ -133,11 +140,9 @@ def read(
     found = Machine.objects.filter(provider=provider, retired_at__isnull=not retired)
     cards = Gpu.objects.present().select_related("variant__model").defer("facts").order_by("index", "pk")
     machines = list(
-        found.defer("host").prefetch_related("schedules", Prefetch("gpus", queryset=cards, to_attr="cards")).order_by("name", "pk")
+        found.defer("host").prefetch_related("schedules", Prefetch("gpus", queryset=cards)).order_by("name", "pk")
     )
-    claims = dict(
-        GpuClaim.objects.current(at).filter(lane=0, gpu__machine__in=machines).values_list("gpu_id", "kind")
-    )
+    claims = dict(GpuClaim.objects.current(at).filter(lane=0, gpu__machine__in=machines).values_list("gpu_id", "kind"))
     return Fleet([_host(machine, claims, priced, offline_seconds, at) for machine in machines])
 
 
@@ -148,7 +153,8 @@ def _host(
     schedule = version_at(machine.schedules.all(), at)
     hidden = _hidden(machine, schedule, at)
     cards = [
-        Card(gpu, _standing(gpu, claims.get(gpu.pk), connected=connected, hidden=hidden, priced=priced)) for gpu in machine.cards
+        Card(gpu, _standing(gpu, claims.get(gpu.pk), connected=connected, hidden=hidden, priced=priced))
+        for gpu in machine.gpus.all()
     ]
     return Host(machine, connected, schedule, hidden, cards)
 

@@ -58,7 +58,11 @@ def take(*, machine: Machine, inventory: dict[str, Any], at: datetime, key: Enro
 
     ``key``: at enrolment, the key whose application comes first when the machine is tied to an approved entry.
     """
-    machine = Machine.objects.select_for_update(no_key=True, of=("self",)).select_related("provider", "entry").get(pk=machine.pk)
+    machine = (
+        Machine.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("provider", "entry")
+        .get(pk=machine.pk)
+    )
     taken = Taken()
     _host(machine, inventory["host"], taken)
     variants = list(GpuVariant.objects.select_related("model"))
@@ -160,29 +164,32 @@ def _make_room(machine: Machine, uuid: str, at: datetime) -> None:
 
 
 def _tie_to_entry(machine: Machine, key: EnrolmentKey | None) -> None:
-    """The approved entry of the machine's model gives it its place and power; the one with room comes first."""
+    """The approved entry of the machine's model gives it its place and power; the one with room comes first.
+
+    A machine of another model is not tied, and is where its provider's hosts are, as far as we know.
+    """
     if machine.entry is not None:
         return
     models = Counter(gpu.variant.model_id for gpu in _cards(machine) if gpu.variant)
-    if not models:
-        return
-    model, _count = models.most_common(1)[0]
+    model = models.most_common(1)[0][0] if models else None
+    entries = approved_entries(machine, key)
+    fitting = sorted(
+        (entry for entry in entries if entry.gpu_model_id == model and model), key=lambda entry: _room(entry) <= 0
+    )
+    machine.entry = fitting[0] if fitting else None
+    site = machine.entry or (entries[0] if entries and not machine.country else None)
+    if site is not None:
+        machine.country, machine.city, machine.datacenter_region = site.country, site.city, site.datacenter_region
+        machine.ups = site.application.ups
+
+
+def approved_entries(machine: Machine, key: EnrolmentKey | None = None) -> list[ApplicationEntry]:
+    """The provider's approved entries: those of the key's application first, then the latest."""
     entries = ApplicationEntry.objects.filter(
-        application__organisation=machine.provider.organisation_id,
-        application__state=Application.State.APPROVED,
-        gpu_model=model,
+        application__organisation=machine.provider.organisation_id, application__state=Application.State.APPROVED
     ).select_related("application")
     preferred = key.application_id if key else None
-    candidates = sorted(
-        entries,
-        key=lambda entry: (_room(entry) <= 0, entry.application_id != preferred, entry.application_id, entry.position),
-    )
-    if not candidates:
-        return
-    entry = candidates[0]
-    machine.entry = entry
-    machine.country, machine.city, machine.datacenter_region = entry.country, entry.city, entry.datacenter_region
-    machine.ups = entry.application.ups
+    return sorted(entries, key=lambda entry: (entry.application_id != preferred, -entry.application_id, entry.position))
 
 
 def _admit(machine: Machine) -> None:
@@ -190,12 +197,14 @@ def _admit(machine: Machine) -> None:
     if machine.entry is None:
         return
     waiting = [
-        gpu for gpu in _cards(machine) if not gpu.admitted and gpu.given and gpu.variant and gpu.variant.model_id == machine.entry.gpu_model_id
+        gpu
+        for gpu in _cards(machine)
+        if not gpu.admitted and gpu.given and gpu.variant and gpu.variant.model_id == machine.entry.gpu_model_id
     ]
     if not waiting:
         return
     # Two machines of one entry at once: the entry's row makes them count one after the other.
-    ApplicationEntry.objects.select_for_update(no_key=True).get(pk=machine.entry_id)
+    ApplicationEntry.objects.select_for_update(no_key=True).get(pk=machine.entry.pk)
     for gpu in waiting[: max(0, _room_locked(machine))]:
         gpu.admitted = True
         gpu.save(update_fields=["admitted"])
@@ -215,4 +224,3 @@ def _room(entry: ApplicationEntry) -> int:
 
 def _cards(machine: Machine) -> list[Gpu]:
     return list(Gpu.objects.present().filter(machine=machine).select_related("variant").order_by("index"))
-

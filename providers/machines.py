@@ -84,7 +84,11 @@ def enrol(
     key = keys.verify(text=key_text, fingerprint=fingerprint, address=address, at=at)
     # One enrolment of a provider at a time: a host that asks twice at once is one machine.
     provider = Provider.objects.select_for_update(no_key=True).get(pk=key.provider_id)
-    machine = Machine.objects.select_for_update(no_key=True).filter(provider=provider, fingerprint=fingerprint, retired_at=None).first()
+    machine = (
+        Machine.objects.select_for_update(no_key=True)
+        .filter(provider=provider, fingerprint=fingerprint, retired_at=None)
+        .first()
+    )
     created = machine is None
     if machine is None:
         machine = _new(provider, key, fingerprint=fingerprint, hostname=hostname, simulated=simulated, at=at)
@@ -96,7 +100,8 @@ def enrol(
         raise UuidTaken(uuid=taken.rejected[0].uuid)
     machine.refresh_from_db()
     if created:
-        schedules.first_version(machine=machine, entry=machine.entry, at=at)
+        sites = [machine.entry] if machine.entry else inventories.approved_entries(machine, key)
+        schedules.first_version(machine=machine, entry=sites[0] if sites else None, at=at)
     return Enrolment(machine=machine, secret=secret, created=created, taken=taken)
 
 

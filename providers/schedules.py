@@ -57,7 +57,9 @@ class Hours:
     def _utc(self, day: date, minutes: int, *, fold: int) -> datetime:
         """Wall-clock time as UTC. ``fold`` chooses among two equal ones; one that is skipped is the moment of the skip."""
         days, minutes = divmod(minutes, DAY)
-        wall = datetime.combine(day + timedelta(days=days), time(minutes // 60, minutes % 60, fold=fold), tzinfo=self.zone)
+        wall = datetime.combine(
+            day + timedelta(days=days), time(minutes // 60, minutes % 60, fold=fold), tzinfo=self.zone
+        )
         at = wall.astimezone(UTC)
         if at.astimezone(self.zone).replace(tzinfo=None) == wall.replace(tzinfo=None):
             return at
@@ -85,7 +87,11 @@ def in_force(machine: Machine, at: datetime) -> Schedule | None:
 def declared_spans(versions: Sequence[Schedule], start: datetime, end: datetime) -> list[Span]:
     """What one machine's ``versions`` declare between ``start`` and ``end``, each while it was in force."""
     ordered = sorted(versions, key=lambda version: (version.effective_from, version.pk or 0))
-    edges = [version.effective_from for version in ordered] + [max(end, *(v.effective_from for v in ordered))] if ordered else []
+    edges = (
+        [version.effective_from for version in ordered] + [max(end, *(v.effective_from for v in ordered))]
+        if ordered
+        else []
+    )
     found: list[Span] = []
     for version, (begins, ends) in zip(ordered, pairwise(edges), strict=True):
         first, last = max(begins, start), min(ends, end)

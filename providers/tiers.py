@@ -61,7 +61,9 @@ def host_shortfalls(*, machine: Machine, gpus: Sequence[Gpu], floor: TierPolicy)
         _least("memory", _gib(host.get("memory_mib")), memory, tolerance=MEMORY_TOLERANCE),
         _least("disk_free", host.get("disk_free_gib"), floor.ssd_free_gb),
     ]
-    if floor.tier == Tier.ENTERPRISE and any(gpu.variant is None or gpu.variant.model.klass == GpuModel.Klass.CONSUMER for gpu in gpus):
+    if floor.tier == Tier.ENTERPRISE and any(
+        gpu.variant is None or gpu.variant.model.klass == GpuModel.Klass.CONSUMER for gpu in gpus
+    ):
         found.append(Shortfall("gpu_class"))
     if floor.ups_required and not machine.ups:
         found.append(Shortfall("ups"))

@@ -2,7 +2,18 @@ from django.urls import URLPattern, URLResolver, include, path
 
 from billing import views as billing_views
 from payouts import views as payout_views
-from providers.views import applications, availability, benchmarks, dashboard, keys, machines, performance, pricing, settings
+from providers.views import (
+    applications,
+    availability,
+    benchmarks,
+    dashboard,
+    decisions,
+    keys,
+    machines,
+    performance,
+    pricing,
+    settings,
+)
 
 app_name = "providers"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -19,15 +30,15 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("provider/", dashboard.overview, name="overview"),
     path("provider/machines", machines.machine_list, name="machines"),
     path("provider/machines/<uuid:public_id>", machines.machine, name="machine"),
-    path("provider/machines/<uuid:public_id>/hide", machines.hide, name="machine_hide"),
-    path("provider/machines/<uuid:public_id>/show", machines.unhide, name="machine_unhide"),
-    path("provider/machines/<uuid:public_id>/drain", machines.drain, name="machine_drain"),
-    path("provider/machines/<uuid:public_id>/resume", machines.resume, name="machine_resume"),
-    path("provider/machines/<uuid:public_id>/retire", machines.retire, name="machine_retire"),
-    path("provider/machines/<uuid:public_id>/gpus/<uuid:gpu_id>/give", machines.give, name="gpu_give"),
-    path("provider/machines/<uuid:public_id>/gpus/<uuid:gpu_id>/keep", machines.keep, name="gpu_keep"),
-    path("provider/machines/<uuid:public_id>/maintenance", machines.maintenance, name="maintenance"),
-    path("provider/machines/<uuid:public_id>/maintenance/<int:pk>/cancel", machines.cancel_maintenance, name="maintenance_cancel"),
+    path("provider/machines/<uuid:public_id>/hide", decisions.hide, name="machine_hide"),
+    path("provider/machines/<uuid:public_id>/show", decisions.unhide, name="machine_unhide"),
+    path("provider/machines/<uuid:public_id>/drain", decisions.drain, name="machine_drain"),
+    path("provider/machines/<uuid:public_id>/resume", decisions.resume, name="machine_resume"),
+    path("provider/machines/<uuid:public_id>/retire", decisions.retire, name="machine_retire"),
+    path("provider/machines/<uuid:public_id>/gpus/<uuid:gpu_id>/give", decisions.give, name="gpu_give"),
+    path("provider/machines/<uuid:public_id>/gpus/<uuid:gpu_id>/keep", decisions.keep, name="gpu_keep"),
+    path("provider/machines/<uuid:public_id>/maintenance", decisions.maintenance, name="maintenance"),
+    path("provider/machines/<uuid:public_id>/maintenance/<int:pk>/cancel", decisions.cancel_maintenance, name="maintenance_cancel"),
     path("provider/benchmarks", benchmarks.benchmark_list, name="benchmarks"),
     path("provider/benchmarks/gpus/<uuid:public_id>", benchmarks.gpu, name="benchmark_gpu"),
     path("provider/machines/<uuid:public_id>/measure", benchmarks.measure_again, name="measure_again"),

@@ -50,7 +50,9 @@ RENTER_CAUSES = frozenset(
         *("image_missing", "image_denied", "image_invalid", "cuda_too_old", "spec_invalid"),
     }
 )
-PROVIDER_CAUSES = frozenset({"gpu_lost", "docker_failed", "disk_full", "host_restart", "agent_shutdown", "gpu_unavailable"})
+PROVIDER_CAUSES = frozenset(
+    {"gpu_lost", "docker_failed", "disk_full", "host_restart", "agent_shutdown", "gpu_unavailable"}
+)
 REPORTED_CAUSES = RENTER_CAUSES | PROVIDER_CAUSES | {"busy"}
 
 MOST_LOG_BYTES = 6 * 1024 * 1024  # machines cut at 5 MiB and say so; this is for one that does not
@@ -240,7 +242,9 @@ def append_log(*, workload: Workload, attempt: int, offset: int, text: str, at: 
     if wanted + length > MOST_LOG_BYTES:
         raise LogFull
     if length:
-        WorkloadLog.objects.create(workload=current, attempt=attempt, offset=offset, length=length, text=kept, received_at=at)
+        WorkloadLog.objects.create(
+            workload=current, attempt=attempt, offset=offset, length=length, text=kept, received_at=at
+        )
     return wanted + length
 
 
@@ -256,7 +260,11 @@ def read_log(workload: Workload, *, after: int = 0, limit_bytes: int = 65536) ->
     pieces = WorkloadLog.objects.filter(workload=workload, attempt=workload.attempt)
     first = pieces.filter(offset__lte=after).order_by("-offset").values_list("offset", flat=True).first() or 0
     rows = pieces.filter(offset__gte=first).order_by("offset").values_list("offset", "text").iterator(chunk_size=200)
-    return _cut([(offset, text.encode()) for offset, text in _enough(rows, after + limit_bytes)], after=after, limit_bytes=limit_bytes)
+    return _cut(
+        [(offset, text.encode()) for offset, text in _enough(rows, after + limit_bytes)],
+        after=after,
+        limit_bytes=limit_bytes,
+    )
 
 
 def _enough(rows: Any, until: int) -> Any:

@@ -49,7 +49,15 @@ KERNEL_VERSION = "1"
 MEASURES = ("fp16_tflops", "fp32_tflops", "tensor_tflops", "vram_read_gbps", "vram_write_gbps")
 IMPLAUSIBLE = 1.25  # times the expected value
 CHECKSUM_ROUNDS = 1000
-DETAILS = ("vram_copy_gbps", "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "throttle_reasons", "sustained_ratio")
+DETAILS = (
+    "vram_copy_gbps",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "temperature_c",
+    "power_w",
+    "throttle_reasons",
+    "sustained_ratio",
+)
 SLACK = timedelta(seconds=120)  # to hear of the assignment, to measure network and disk, to answer
 RETRY = timedelta(minutes=10)  # after a run that failed or was skipped; doubled with each further one
 RETEST_DELISTED = timedelta(hours=1)
@@ -70,7 +78,9 @@ class NotConnected(Refusal):
 
 class NothingToMeasure(Refusal):
     code = "nothing_to_measure"
-    message = _("None of these GPUs can be measured now: they are rented, being measured, failed, or were measured less than %(minutes)s minutes ago.")
+    message = _(
+        "None of these GPUs can be measured now: they are rented, being measured, failed, or were measured less than %(minutes)s minutes ago."
+    )
 
 
 # --- When ---
@@ -97,9 +107,18 @@ def measure_again(*, machine: Machine, gpus: Sequence[Gpu], at: datetime) -> int
     """
     policy = Policy.load()
     machine = Machine.objects.get(pk=machine.pk)
-    if not machine.is_connected(at, policy.offline_seconds) or machine.nvml != "ok" or machine.draining or machine.paused_at is not None:
+    if (
+        not machine.is_connected(at, policy.offline_seconds)
+        or machine.nvml != "ok"
+        or machine.draining
+        or machine.paused_at is not None
+    ):
         raise NotConnected
-    wanted = Gpu.objects.present().filter(machine=machine, given=True, pk__in=[gpu.pk for gpu in gpus]).exclude(health=Gpu.Health.FATAL)
+    wanted = (
+        Gpu.objects.present()
+        .filter(machine=machine, given=True, pk__in=[gpu.pk for gpu in gpus])
+        .exclude(health=Gpu.Health.FATAL)
+    )
     recent = Benchmark.objects.filter(gpu=OuterRef("pk")).filter(
         Q(state=State.REQUESTED) | Q(requested_at__gt=at - timedelta(minutes=policy.benchmark_repeat_minutes))
     )
@@ -145,7 +164,12 @@ def _candidates(at: datetime, policy: Policy) -> Any:
     later_run = Benchmark.objects.filter(gpu=OuterRef("pk"), received_at__gt=OuterRef("benchmarked_at"))
     return (
         unclaimed(gpus.exclude(health=Gpu.Health.FATAL), at)
-        .filter(Q(benchmarked_at=None) | Q(benchmarked_at__lte=at - period) | Q(delisted_at__isnull=False) | Exists(later_run))
+        .filter(
+            Q(benchmarked_at=None)
+            | Q(benchmarked_at__lte=at - period)
+            | Q(delisted_at__isnull=False)
+            | Exists(later_run)
+        )
         .exclude(Exists(Benchmark.objects.filter(gpu=OuterRef("pk"), state=State.REQUESTED)))
         .select_related("machine", "variant")
         .order_by(F("benchmarked_at").asc(nulls_first=True), "machine", "index")
@@ -173,7 +197,14 @@ def _start(machine: Machine, gpus: Sequence[Gpu], at: datetime) -> bool:
             claim_gpus(gpus=gpus, kind=GpuClaim.Kind.BENCHMARK, reference=workload.public_id, at=at)
             Benchmark.objects.bulk_create(
                 [
-                    Benchmark(gpu=gpu, workload=workload, nonce=nonce, kernel_version=KERNEL_VERSION, simulated=machine.simulated, requested_at=at)
+                    Benchmark(
+                        gpu=gpu,
+                        workload=workload,
+                        nonce=nonce,
+                        kernel_version=KERNEL_VERSION,
+                        simulated=machine.simulated,
+                        requested_at=at,
+                    )
                     for gpu in gpus
                 ]
             )
@@ -188,7 +219,11 @@ def _start(machine: Machine, gpus: Sequence[Gpu], at: datetime) -> bool:
 def close_expired(*, at: datetime) -> int:
     """End the runs whose machine never answered, and those that ended without a result. Returns how many."""
     closed = 0
-    for workload in Workload.objects.filter(kind=Workload.Kind.BENCHMARK, benchmarks__state=State.REQUESTED).distinct().order_by("pk"):
+    for workload in (
+        Workload.objects.filter(kind=Workload.Kind.BENCHMARK, benchmarks__state=State.REQUESTED)
+        .distinct()
+        .order_by("pk")
+    ):
         if workload.observed == Workload.Observed.FINISHED:
             heard(workload=workload, at=at)
         elif workload.stop_at is not None and at > workload.stop_at + timedelta(seconds=30):
@@ -256,7 +291,9 @@ def _bound(workload: Workload, runs: Sequence[Benchmark], result: dict[str, Any]
     reported = [gpu["uuid"] for gpu in result["gpus"]]
     if len(set(reported)) < len(reported) or not set(reported) <= set(workload.gpu_uuids):
         raise ResultRefused(why="it names GPUs that were not to be measured")
-    if not secrets.compare_digest(result["checksum"].lower().encode(), checksum(nonce, workload.gpu_uuids, version).encode()):
+    if not secrets.compare_digest(
+        result["checksum"].lower().encode(), checksum(nonce, workload.gpu_uuids, version).encode()
+    ):
         raise ResultRefused(why="the checksum does not fit")
 
 

@@ -41,7 +41,10 @@ def beat(
     Beats that arrive out of order or twice never move ``last_seen_at`` back.
     """
     policy = policy or Policy.load()
-    facts = {"agent_version": agent_version[:20] or machine.agent_version, "clock_offset_ms": clock_offset_ms}
+    facts: dict[str, object] = {
+        "agent_version": agent_version[:20] or machine.agent_version,
+        "clock_offset_ms": clock_offset_ms,
+    }
     steady = Machine.objects.filter(
         pk=machine.pk,
         retired_at=None,
@@ -57,8 +60,14 @@ def beat(
 
 
 @transaction.atomic
-def _arrive(machine: Machine, *, boot_id: str, nvml: str, facts: dict[str, object], at: datetime, offline_seconds: int) -> bool:
-    current = Machine.objects.select_for_update(no_key=True, of=("self",)).select_related("provider__organisation").get(pk=machine.pk)
+def _arrive(
+    machine: Machine, *, boot_id: str, nvml: str, facts: dict[str, object], at: datetime, offline_seconds: int
+) -> bool:
+    current = (
+        Machine.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("provider__organisation")
+        .get(pk=machine.pk)
+    )
     if current.retired_at is not None:
         return False
     silent = current.last_seen_at is None or at - current.last_seen_at > timedelta(seconds=offline_seconds)
@@ -75,7 +84,9 @@ def _arrive(machine: Machine, *, boot_id: str, nvml: str, facts: dict[str, objec
     current.boot_id, current.nvml, current.last_seen_at = boot_id, nvml, last_seen_at
     for name, value in facts.items():
         setattr(current, name, value)
-    current.save(update_fields=["boot_id", "nvml", "last_seen_at", "connected_since", "offline_since", "lost_at", *facts])
+    current.save(
+        update_fields=["boot_id", "nvml", "last_seen_at", "connected_since", "offline_since", "lost_at", *facts]
+    )
     if was_lost:
         notices.tell_back(machine=current, at=at)
     return changed

@@ -40,7 +40,11 @@ def below(run: Benchmark) -> bool:
 
 def judge(*, machine: Machine, runs: Sequence[Benchmark], at: datetime) -> None:
     """What follows from the accepted ``runs`` of one workload. Precondition: in a transaction, the runs locked."""
-    machine = Machine.objects.select_for_update(no_key=True, of=("self",)).select_related("provider__organisation").get(pk=machine.pk)
+    machine = (
+        Machine.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("provider__organisation")
+        .get(pk=machine.pk)
+    )
     before = _run_before(runs[0])
     slow = _judge_machine(machine, runs[0], before)
     floor = floor_of(machine.tier)
@@ -61,7 +65,9 @@ def judge(*, machine: Machine, runs: Sequence[Benchmark], at: datetime) -> None:
         gpu.save(update_fields=["performance", "benchmarked_at", "delisted_at", "delisted_reason"])
     name = str(runs[0].public_id)
     if delisted and slow:
-        notices.tell_machine_delisted(machine=machine, shortfalls=[str(shortfall) for shortfall in slow], run=name, at=at)
+        notices.tell_machine_delisted(
+            machine=machine, shortfalls=[str(shortfall) for shortfall in slow], run=name, at=at
+        )
     if relisted:
         notices.tell_relisted(machine=machine, gpus=relisted, run=name, at=at)
 
@@ -88,7 +94,9 @@ def _judge_again(
     if before is None or not below(before):
         return False
     if slow:
-        slow = tiers.measured_shortfalls(measured=_middle(_measured(run), _measured(before)), floor=TierPolicy.of(Tier.COMMUNITY))
+        slow = tiers.measured_shortfalls(
+            measured=_middle(_measured(run), _measured(before)), floor=TierPolicy.of(Tier.COMMUNITY)
+        )
     scores = [score for score in (run.performance, before.performance) if score is not None]
     middle = median(scores) if scores else None
     weak = middle is not None and middle < floor
@@ -104,7 +112,9 @@ def _judge_again(
     return newly
 
 
-def _reason(run: Benchmark, *, slow: list[Shortfall], middle: float | None, scores: list[float], floor: float) -> dict[str, Any]:
+def _reason(
+    run: Benchmark, *, slow: list[Shortfall], middle: float | None, scores: list[float], floor: float
+) -> dict[str, Any]:
     if slow:
         return {"code": MACHINE, "shortfalls": [asdict(shortfall) for shortfall in slow]}
     return {
@@ -123,14 +133,23 @@ def in_words(reason: dict[str, Any] | None) -> tuple[str, str]:
         return "", ""
     if reason["code"] == MACHINE:
         missed = " ".join(str(Shortfall(**shortfall)) for shortfall in reason["shortfalls"])
-        return missed, gettext("Check the line for other traffic and the disk for other load; Docker's data has to lie on an SSD.")
+        return missed, gettext(
+            "Check the line for other traffic and the disk for other load; Docker's data has to lie on an SSD."
+        )
     figures = {"performance": f"{reason['performance']:.1f}", "floor": f"{reason['floor']:.0f}"}
-    why = gettext("It reached %(performance)s %% of what its model should (median of two runs); the floor is %(floor)s %%.") % figures
+    why = (
+        gettext(
+            "It reached %(performance)s %% of what its model should (median of two runs); the floor is %(floor)s %%."
+        )
+        % figures
+    )
     if reason.get("throttle_reasons"):
         return why, gettext("Its clocks were held back (%(reasons)s): look at cooling, dust and the power limit.") % {
             "reasons": ", ".join(reason["throttle_reasons"])
         }
-    return why, gettext("Look for a second program on the GPU, a power limit set too low, and a PCIe link narrower than its slot.")
+    return why, gettext(
+        "Look for a second program on the GPU, a power limit set too low, and a PCIe link narrower than its slot."
+    )
 
 
 def _run_before(run: Benchmark) -> Benchmark | None:

@@ -91,7 +91,14 @@ def record_software(*, machine: Machine, changes: dict[str, list[str]], at: date
         name = uuid5(machine.public_id, f"{changes}:{machine.boot_id}")
         HealthEvent.objects.get_or_create(
             event_id=name,
-            defaults={"machine": machine, "sequence": 0, "kind": "software_changed", "at": at, "received_at": at, "data": changes},
+            defaults={
+                "machine": machine,
+                "sequence": 0,
+                "kind": "software_changed",
+                "at": at,
+                "received_at": at,
+                "data": changes,
+            },
         )
 
 
@@ -131,4 +138,3 @@ def last_samples(machine: Machine) -> dict[int, Sample]:
     """The newest sample of each card of ``machine`` by the card's key."""
     newest = Sample.objects.filter(gpu__in=machine.gpus.present()).order_by("gpu_id", "-at").distinct("gpu_id")
     return {sample.gpu_id: sample for sample in newest}
-

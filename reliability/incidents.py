@@ -22,7 +22,13 @@ class ReasonMissing(Refusal):
 
 
 def record_incident(
-    *, machine: Machine, key: str, cause: str, at: datetime, reference: UUID | None = None, evidence: dict[str, Any] | None = None
+    *,
+    machine: Machine,
+    key: str,
+    cause: str,
+    at: datetime,
+    reference: UUID | None = None,
+    evidence: dict[str, Any] | None = None,
 ) -> Incident:
     """Once a key; the same key again returns the first one."""
     incident, _made = Incident.objects.get_or_create(

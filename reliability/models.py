@@ -16,17 +16,23 @@ from providers.models import Gpu, Machine, Workload
 class Connection(models.Model):
     """A stretch in which a machine was heard from without a gap of more than the offline time."""
 
-    machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="connections", verbose_name=_("machine"))
+    machine = models.ForeignKey(
+        Machine, on_delete=models.PROTECT, related_name="connections", verbose_name=_("machine")
+    )
     boot_id = models.CharField(_("boot id"), max_length=64, blank=True)
     started_at = models.DateTimeField(_("started at"))
-    ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)  # the last proof of life, once silent too long
+    ended_at = models.DateTimeField(
+        _("ended at"), null=True, blank=True
+    )  # the last proof of life, once silent too long
 
     class Meta:
         verbose_name = _("connection")
         verbose_name_plural = _("connections")
         constraints = [
             models.UniqueConstraint(fields=["machine"], condition=Q(ended_at=None), name="one_open_connection"),
-            models.CheckConstraint(name="connection_ends_later", condition=Q(ended_at=None) | Q(ended_at__gte=models.F("started_at"))),
+            models.CheckConstraint(
+                name="connection_ends_later", condition=Q(ended_at=None) | Q(ended_at__gte=models.F("started_at"))
+            ),
         ]
         indexes = [models.Index(fields=["machine", "-started_at"], name="connection_recent")]
 
@@ -56,7 +62,9 @@ class PlatformOutage(models.Model):
     class Meta:
         verbose_name = _("platform outage")
         verbose_name_plural = _("platform outages")
-        constraints = [models.CheckConstraint(name="outage_has_length", condition=Q(ended_at__gt=models.F("started_at")))]
+        constraints = [
+            models.CheckConstraint(name="outage_has_length", condition=Q(ended_at__gt=models.F("started_at")))
+        ]
         indexes = [models.Index(fields=["-ended_at"], name="outage_recent")]
 
     def __str__(self) -> str:
@@ -93,8 +101,12 @@ class HealthEvent(models.Model):
     """An Xid, ECC error, lost card or the like, as the agent reported it; unique by the agent's id for it."""
 
     event_id = models.UUIDField(unique=True)
-    machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="health_events", verbose_name=_("machine"))
-    gpu = models.ForeignKey(Gpu, null=True, on_delete=models.PROTECT, related_name="health_events", verbose_name=_("GPU"))
+    machine = models.ForeignKey(
+        Machine, on_delete=models.PROTECT, related_name="health_events", verbose_name=_("machine")
+    )
+    gpu = models.ForeignKey(
+        Gpu, null=True, on_delete=models.PROTECT, related_name="health_events", verbose_name=_("GPU")
+    )
     sequence = models.BigIntegerField(_("sequence"))
     kind = models.CharField(_("kind"), max_length=20)
     at = models.DateTimeField(_("at"))
@@ -122,7 +134,9 @@ class Benchmark(models.Model):
 
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="benchmarks", verbose_name=_("GPU"))
-    workload = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="benchmarks", verbose_name=_("workload"))
+    workload = models.ForeignKey(
+        Workload, on_delete=models.PROTECT, related_name="benchmarks", verbose_name=_("workload")
+    )
     nonce = models.CharField(_("nonce"), max_length=64)
     kernel_version = models.CharField(_("kernel version"), max_length=20)
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.REQUESTED)
@@ -141,7 +155,9 @@ class Benchmark(models.Model):
     disk_read_mb_s = models.FloatField(_("SSD read, MB/s"), null=True)
     disk_write_mb_s = models.FloatField(_("SSD write, MB/s"), null=True)
     performance = models.FloatField(_("performance score, model = 100"), null=True)
-    details: Any = models.JSONField(_("details"), default=dict)  # clocks, temperature, power, throttle reasons, sustained ratio
+    details: Any = models.JSONField(
+        _("details"), default=dict
+    )  # clocks, temperature, power, throttle reasons, sustained ratio
 
     class Meta:
         verbose_name = _("benchmark")
@@ -165,7 +181,12 @@ class Incident(models.Model):
     evidence: Any = models.JSONField(_("evidence"), default=dict)
     excused_at = models.DateTimeField(_("excused at"), null=True, blank=True)
     excused_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("excused by")
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        verbose_name=_("excused by"),
     )
     excused_reason = models.CharField(_("excused because"), max_length=300, blank=True)
 

@@ -37,7 +37,9 @@ GPU_DELISTED = Event(
     name="gpu_delisted",
     subject=_("Off the market: %(gpu)s"),
     paragraphs=(
-        _("%(gpu)s measured %(performance)s %% of what its model should, the median of two runs. The floor of its tier is %(floor)s %%."),
+        _(
+            "%(gpu)s measured %(performance)s %% of what its model should, the median of two runs. The floor of its tier is %(floor)s %%."
+        ),
         _(
             "Look for heat (dust, fans, airflow), a power limit set too low, a second program on the GPU, and a PCIe link narrower than "
             "its slot. We measure it again by ourselves and list it as soon as it passes; running rentals go on."
@@ -75,7 +77,14 @@ RELISTED = Event(
 def tell_lost(*, provider: Provider, machines: Sequence[Machine], at: datetime) -> None:
     """One notice for all that went at once, at most one an hour."""
     since = min(machine.offline_since or at for machine in machines)
-    _tell(provider, MACHINES_LOST, f"machines-lost:{provider.public_id}:{at:%Y%m%d%H}", at, machines=_names(machines), since_at=since.isoformat())
+    _tell(
+        provider,
+        MACHINES_LOST,
+        f"machines-lost:{provider.public_id}:{at:%Y%m%d%H}",
+        at,
+        machines=_names(machines),
+        since_at=since.isoformat(),
+    )
 
 
 def tell_back(*, machine: Machine, at: datetime) -> None:
@@ -86,7 +95,15 @@ def tell_back(*, machine: Machine, at: datetime) -> None:
 
 def tell_gpu_delisted(*, gpu: Gpu, performance: float, floor: float, run: str, at: datetime) -> None:
     key = f"gpu-delisted:{gpu.public_id}:{run}"
-    _tell(gpu.machine.provider, GPU_DELISTED, key, at, gpu=_gpu(gpu), performance=f"{performance:.1f}", floor=f"{floor:.0f}")
+    _tell(
+        gpu.machine.provider,
+        GPU_DELISTED,
+        key,
+        at,
+        gpu=_gpu(gpu),
+        performance=f"{performance:.1f}",
+        floor=f"{floor:.0f}",
+    )
 
 
 def tell_machine_delisted(*, machine: Machine, shortfalls: Sequence[str], run: str, at: datetime) -> None:

@@ -139,7 +139,9 @@ def weight(age_seconds: float, half_life_seconds: float) -> float:
 def _weight_of_spans(spans: Iterable[Span], at: datetime, half_life: float) -> float:
     """∫ 2^(−age / half-life) over the spans, in seconds."""
     return math.fsum(
-        half_life / math.log(2) * (weight((at - end).total_seconds(), half_life) - weight((at - start).total_seconds(), half_life))
+        half_life
+        / math.log(2)
+        * (weight((at - end).total_seconds(), half_life) - weight((at - start).total_seconds(), half_life))
         for start, end in spans
     )
 

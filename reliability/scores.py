@@ -27,7 +27,10 @@ def latest(machine: Machine) -> Score | None:
 
 def latest_of(machines: Iterable[Machine]) -> dict[int, Score]:
     """The same for many, by the machine's key, in one query."""
-    return {score.machine_id: score for score in Score.objects.filter(machine__in=machines).order_by("machine", "-at").distinct("machine")}
+    return {
+        score.machine_id: score
+        for score in Score.objects.filter(machine__in=machines).order_by("machine", "-at").distinct("machine")
+    }
 
 
 def refresh(*, at: datetime) -> int:
@@ -35,7 +38,9 @@ def refresh(*, at: datetime) -> int:
     due = list(_due(at).order_by("pk"))
     for machines in batched(due, CHUNK):
         scored = scores_of(machines, at=at)
-        Score.objects.bulk_create([_row(machine, scored[machine.pk], at) for machine in machines], ignore_conflicts=True)
+        Score.objects.bulk_create(
+            [_row(machine, scored[machine.pk], at) for machine in machines], ignore_conflicts=True
+        )
     return len(due)
 
 
@@ -52,7 +57,7 @@ def pasts_of(machines: Sequence[Machine], *, at: datetime, policy: Policy) -> di
     return {machine.pk: past.of(machine) for machine in machines}
 
 
-def terms_of(policy: Policy) -> dict[str, float]:
+def terms_of(policy: Policy) -> dict[str, Any]:
     """The formula's half-life and window as the policy sets them."""
     return {"half_life_days": policy.score_half_life_days, "window_days": policy.score_window_days}
 
@@ -64,10 +69,14 @@ def _due(at: datetime) -> Any:
         Subquery(_accepted().filter(gpu__machine=OuterRef("pk")).order_by("-received_at").values("received_at")[:1]),
         Subquery(Connection.objects.filter(machine=OuterRef("pk")).order_by("-started_at").values("started_at")[:1]),
         Subquery(
-            Connection.objects.filter(machine=OuterRef("pk"), ended_at__isnull=False).order_by("-ended_at").values("ended_at")[:1]
+            Connection.objects.filter(machine=OuterRef("pk"), ended_at__isnull=False)
+            .order_by("-ended_at")
+            .values("ended_at")[:1]
         ),
         Subquery(
-            Incident.objects.filter(machine=OuterRef("pk"), excused_at__isnull=False).order_by("-excused_at").values("excused_at")[:1]
+            Incident.objects.filter(machine=OuterRef("pk"), excused_at__isnull=False)
+            .order_by("-excused_at")
+            .values("excused_at")[:1]
         ),
     )
     measured = Exists(_accepted().filter(gpu__machine=OuterRef("pk")))
@@ -114,7 +123,9 @@ class _Past:
         self._jobs: dict[int, list[formula.Event]] = defaultdict(list)
         self._runs: dict[int, list[formula.Event]] = defaultdict(list)
         self._since: dict[int, datetime] = {}
-        self._outages: list[Span] = list(PlatformOutage.objects.filter(ended_at__gt=start).values_list("started_at", "ended_at"))
+        self._outages: list[Span] = list(
+            PlatformOutage.objects.filter(ended_at__gt=start).values_list("started_at", "ended_at")
+        )
         self._read_connections(keys)
         self._read_schedules(machines, keys)
         self._read_jobs(keys)
@@ -188,7 +199,9 @@ def excused_maintenance(windows: Iterable[MaintenanceWindow], *, notice: timedel
         at = start
         while at < end:
             month = (at.year, at.month)
-            next_month = at.replace(year=at.year + at.month // 12, month=at.month % 12 + 1, day=1, hour=0, minute=0, second=0, microsecond=0)
+            next_month = at.replace(
+                year=at.year + at.month // 12, month=at.month % 12 + 1, day=1, hour=0, minute=0, second=0, microsecond=0
+            )
             piece = min(end, next_month)
             take = min(left[month], (piece - at).total_seconds())
             if take > 0:

@@ -8,7 +8,11 @@ import pytest
 from gpunex.embedded.chain import chain_facts
 from gpunex.embedded.cluster import Cluster
 from tests import ids
+from tests.platform import Platform, running_platform
 from tests.services import cluster_key
+
+# Whole stories take longest and need a platform of their own: they come when everything smaller has passed.
+LAST = ("ui", "journeys")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,12 @@ def devchain(cluster: Cluster) -> Devchain:
     )
 
 
+@pytest.fixture(scope="session")
+def platform(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """The whole platform, running, for the tests that go through its doors from outside."""
+    yield from running_platform(cluster, tmp_path_factory.mktemp("platform"))
+
+
 @pytest.fixture
 def now() -> datetime:
     return datetime.now(UTC)
@@ -55,6 +65,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ids.refuse_unknown(items)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    folder = item.path.parent.name
+    return LAST.index(folder) + 1 if folder in LAST and "tests" in item.path.parts else 0
 
 
 @pytest.hookimpl(wrapper=True)

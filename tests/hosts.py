@@ -13,7 +13,17 @@ from gpunex.accounts.models import User
 from gpunex.accounts.organisations import open_personal
 from providers import keys, workloads
 from providers.api.fields import ResultFields
-from providers.models import Application, ApplicationEntry, Gpu, GpuClaim, GpuModel, GpuVariant, Machine, Provider, Workload
+from providers.models import (
+    Application,
+    ApplicationEntry,
+    Gpu,
+    GpuClaim,
+    GpuModel,
+    GpuVariant,
+    Machine,
+    Provider,
+    Workload,
+)
 from reliability import benchmarks
 from reliability.models import Benchmark
 
@@ -28,10 +38,19 @@ def seed_again() -> None:
 
 
 def person(name: str = "someone", **fields: Any) -> User:
-    return User.objects.create_user(f"{name}-{next(_numbers)}-{uuid.uuid4().hex[:6]}@example.org", full_name=name, **fields)
+    return User.objects.create_user(
+        f"{name}-{next(_numbers)}-{uuid.uuid4().hex[:6]}@example.org", full_name=name, **fields
+    )
 
 
-def approved(*, at: datetime, tier: str = "community", ups: bool = False, entries: list[dict[str, Any]] | None = None, **fields: Any) -> Provider:
+def approved(
+    *,
+    at: datetime,
+    tier: str = "community",
+    ups: bool = False,
+    entries: list[dict[str, Any]] | None = None,
+    **fields: Any,
+) -> Provider:
     """A provider whose application was approved, by default with one entry: four RTX 4090 in Cairo, around the clock."""
     user = person("provider")
     organisation = open_personal(user=user, at=at)
@@ -71,7 +90,11 @@ def api_key(provider: Provider, *, at: datetime) -> str:
 
 def card(index: int = 0, *, model: str = "rtx-4090-24gb", variant: str | None = None, **fields: Any) -> dict[str, Any]:
     """One GPU of the protocol's inventory."""
-    found = GpuVariant.objects.get(name=variant) if variant else GpuVariant.objects.filter(model__slug=model).order_by("pk").first()
+    found = (
+        GpuVariant.objects.get(name=variant)
+        if variant
+        else GpuVariant.objects.filter(model__slug=model).order_by("pk").first()
+    )
     assert found is not None
     return {
         "uuid": f"GPU-{uuid.uuid4()}",
@@ -118,7 +141,15 @@ def inventory(*cards: dict[str, Any], **host: Any) -> dict[str, Any]:
 class Host:
     """A host on the other side of the agent API."""
 
-    def __init__(self, key: str, cards: list[dict[str, Any]], *, client: Client | None = None, hostname: str = "rig", boot_id: str = "boot-1") -> None:
+    def __init__(
+        self,
+        key: str,
+        cards: list[dict[str, Any]],
+        *,
+        client: Client | None = None,
+        hostname: str = "rig",
+        boot_id: str = "boot-1",
+    ) -> None:
         self.key, self.cards, self.hostname, self.boot_id = key, cards, hostname, boot_id
         self.client = client or Client()
         self.fingerprint = uuid.uuid4().hex
@@ -149,13 +180,26 @@ class Host:
         return answer
 
     def beat(self, *workloads: dict[str, Any], **changes: Any) -> Any:
-        return self.call("heartbeat", {"boot_id": self.boot_id, "sequence": 1, "agent_version": "0.1.0", "workloads": list(workloads), "nvml": "ok"} | changes)
+        return self.call(
+            "heartbeat",
+            {
+                "boot_id": self.boot_id,
+                "sequence": 1,
+                "agent_version": "0.1.0",
+                "workloads": list(workloads),
+                "nvml": "ok",
+            }
+            | changes,
+        )
 
     def report_inventory(self) -> Any:
         return self.call("inventory", inventory(*self.cards, **self.facts))
 
     def report(self, workload: Workload, state: str, **fields: Any) -> Any:
-        return self.call(f"workloads/{workload.public_id}/report", {"attempt": workload.attempt, "sequence": 1, "state": state} | fields)
+        return self.call(
+            f"workloads/{workload.public_id}/report",
+            {"attempt": workload.attempt, "sequence": 1, "state": state} | fields,
+        )
 
     @property
     def machine(self) -> Machine:
@@ -166,7 +210,9 @@ class Host:
         return list(Gpu.objects.filter(machine__public_id=self.machine_id).order_by("index"))
 
 
-def connected(provider: Provider, *, at: datetime, count: int = 2, model: str = "rtx-4090-24gb", **options: Any) -> Host:
+def connected(
+    provider: Provider, *, at: datetime, count: int = 2, model: str = "rtx-4090-24gb", **options: Any
+) -> Host:
     """An enrolled host that has sent its first heartbeat."""
     host = Host(api_key(provider, at=at), [card(index, model=model) for index in range(count)], **options)
     assert host.enrol().status_code == 201
@@ -174,7 +220,9 @@ def connected(provider: Provider, *, at: datetime, count: int = 2, model: str = 
     return host
 
 
-def result_of(workload: Workload, *, shares: dict[str, float] | float = 1.0, network: Any = None, disk: Any = None, **changes: Any) -> dict[str, Any]:
+def result_of(
+    workload: Workload, *, shares: dict[str, float] | float = 1.0, network: Any = None, disk: Any = None, **changes: Any
+) -> dict[str, Any]:
     """The protocol's result of a benchmark: each card at its share of the expected values."""
     runs = list(Benchmark.objects.filter(workload=workload).select_related("gpu__variant"))
     gpus = []
@@ -220,7 +268,9 @@ def finish(workload: Workload, *, at: datetime, cause: str = "completed") -> Non
     said = workloads.report(
         machine=workload.machine,
         workload_id=workload.public_id,
-        report=workloads.Report(attempt=workload.attempt, state="finished", cause=cause, exit_code=0, at=at, finished_at=at),
+        report=workloads.Report(
+            attempt=workload.attempt, state="finished", cause=cause, exit_code=0, at=at, finished_at=at
+        ),
         at=at,
     )
     benchmarks.heard(workload=said, at=at)
@@ -228,4 +278,3 @@ def finish(workload: Workload, *, at: datetime, cause: str = "completed") -> Non
 
 def claims_of(reference: uuid.UUID) -> list[GpuClaim]:
     return list(GpuClaim.objects.filter(reference=reference))
-

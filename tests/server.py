@@ -56,11 +56,22 @@ class Server:
             **self._environment,
         }
         command = [
-            *(sys.executable, "-m", "uvicorn", "gpunex.asgi:application", "--host", "127.0.0.1", "--port", str(self.port)),
+            *(
+                sys.executable,
+                "-m",
+                "uvicorn",
+                "gpunex.asgi:application",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(self.port),
+            ),
             *("--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "2"),
         ]
         with self.log.open("ab") as output:
-            self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
         wait_for(self._answers, seconds=seconds, what=f"the server (its log: {self.log})")
 
     def kill(self) -> None:
@@ -134,4 +145,3 @@ def wait_for[T](what_is: Callable[[], T], *, seconds: float = 30, what: str = "i
         assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
         time.sleep(0.05)
     return found
-

@@ -1,3 +1,5 @@
+from typing import Any
+
 from django import forms
 from django.http import HttpRequest
 from django.utils.translation import gettext
@@ -21,6 +23,12 @@ class SignupForm(forms.Form):
 class ProfileForm(forms.ModelForm):
     """What a person sets about themselves."""
 
+    language = forms.ChoiceField(
+        label=_("Language"),
+        help_text=_("Of these pages and of the mails you get."),
+        choices=User.Language.choices,
+        widget=forms.RadioSelect,
+    )
     theme = forms.ChoiceField(
         label=_("Appearance"),
         choices=[("", _("As the device")), ("light", _("Light")), ("dark", _("Dark"))],
@@ -33,19 +41,16 @@ class ProfileForm(forms.ModelForm):
         fields = ("full_name", "language", "timezone", "theme")
         widgets = {
             "full_name": forms.TextInput(attrs={"autocomplete": "name", "dir": "auto"}),
-            "language": forms.RadioSelect,
             "timezone": forms.TextInput(attrs={"list": "zones", "autocomplete": "off", "data-ltr": True}),
         }
         labels = {"full_name": _("Full name")}
         help_texts = {
-            "language": _("Of these pages and of the mails you get."),
             "timezone": _("As Asia/Amman or Europe/Berlin. Times are in UTC unless a page names another zone."),
         }
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["full_name"].required = True
-        self.fields["language"].choices = User.Language.choices  # without the empty choice
 
     def clean_full_name(self) -> str:
         return " ".join(self.cleaned_data["full_name"].split())

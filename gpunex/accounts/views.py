@@ -19,7 +19,9 @@ from gpunex.kit.time import zone_names
 
 def _back(request: HttpRequest) -> HttpResponse:
     target = request.POST.get("next") or "/"
-    if not url_has_allowed_host_and_scheme(target, allowed_hosts={request.get_host()}, require_https=request.is_secure()):
+    if not url_has_allowed_host_and_scheme(
+        target, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+    ):
         target = "/"
     return redirect(target)
 
@@ -31,7 +33,9 @@ def language(request: HttpRequest) -> HttpResponse:
     chosen = request.POST.get("language", "")
     response = _back(request)
     if chosen in dict(settings.LANGUAGES):
-        response.set_cookie(settings.LANGUAGE_COOKIE_NAME, chosen, max_age=365 * 86400, samesite="Lax", secure=request.is_secure())
+        response.set_cookie(
+            settings.LANGUAGE_COOKIE_NAME, chosen, max_age=365 * 86400, samesite="Lax", secure=request.is_secure()
+        )
         if request.user.is_authenticated:
             User.objects.filter(pk=request.user.pk).update(language=chosen)
     return response
@@ -65,19 +69,25 @@ def settings_page(request: HttpRequest) -> HttpResponse:
                 messages.success(request, gettext("Your settings are kept."))
             response = redirect("accounts:settings")
             response.set_cookie(
-                settings.LANGUAGE_COOKIE_NAME, user.language, max_age=365 * 86400, samesite="Lax", secure=request.is_secure()
+                settings.LANGUAGE_COOKIE_NAME,
+                user.language,
+                max_age=365 * 86400,
+                samesite="Lax",
+                secure=request.is_secure(),
             )
             return response
-        return render(request, "accounts/settings.html", {"nav": "account", "form": form, "zones": zone_names()}, status=422)
+        return render(
+            request, "accounts/settings.html", {"nav": "account", "form": form, "zones": zone_names()}, status=422
+        )
     return render(request, "accounts/settings.html", {"nav": "account", "form": form, "zones": zone_names()})
 
 
 @require_safe
 def notices(request: HttpRequest) -> HttpResponse:
     """What the organisation was told, the newest first. Opening the page marks what it shows as read."""
-    page = Paginator(Notice.objects.filter(organisation=request.organisation).order_by("-created_at", "-pk"), 30).get_page(
-        request.GET.get("page")
-    )
+    page = Paginator(
+        Notice.objects.filter(organisation=request.organisation).order_by("-created_at", "-pk"), 30
+    ).get_page(request.GET.get("page"))
     rows = [in_words(notice) | {"unread": notice.read_at is None} for notice in page]
     Notice.objects.filter(pk__in=[notice.pk for notice in page], read_at=None).update(read_at=timezone.now())
     return render(request, "accounts/notices.html", {"page": page, "rows": rows, "nav": "notices"})

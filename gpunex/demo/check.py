@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
@@ -53,7 +54,7 @@ class Story:
         self.agent: subprocess.Popen[bytes] | None = None
         self.provider, self.renter, self.admin = Browser(url), Browser(url), Browser(url)
         self.token = self.machine_path = self.offer_path = self.rental_path = ""
-        self.charged_micro = self.earned_micro = 0
+        self.charged_micro = self.earned_micro = self._told = 0
         self.steps: list[tuple[str, Callable[[], str]]] = [
             ("A person signs up and confirms the address", lambda: self._sign_up(self.provider, self.provider_email, "Check Provider")),
             ("Applies with two GPU entries; a third is added and removed", self._apply),
@@ -74,23 +75,38 @@ class Story:
         ]
 
     def run(self) -> bool:
-        """Tell the story. True if every step went well."""
+        """Tell the whole story. True if every step went well."""
         started = time.monotonic()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="gpunex-check-"))
-            stack.callback(self._end_agent)
-            for browser in (self.provider, self.renter, self.admin):
-                stack.enter_context(browser)
-            for number, (title, step) in enumerate(self.steps, 1):
-                begun = time.monotonic()
-                try:
-                    figure = step()
-                except (Unexpected, httpx.HTTPError, RpcError, RpcUnavailable, subprocess.SubprocessError) as error:
-                    self.say(f"FAILED {number:>2}  {title}: {error}")
-                    return False
-                self.say(f"ok     {number:>2}  {title}: {figure}  ({time.monotonic() - begun:.1f} s)")
+        with self:
+            if not self.tell(self.steps):
+                return False
         self.say(f"The whole way through took {time.monotonic() - started:.0f} s.")
         self.say("drift: 0 micro-USDC")
+        return True
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            for browser in (self.provider, self.renter, self.admin):
+                stack.enter_context(browser)
+            self.state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpunex-agent-")))
+            stack.callback(self._end_agent)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def tell(self, steps: Sequence[tuple[str, Callable[[], str]]]) -> bool:
+        """Take these steps of the story, which is open. True if every one went well."""
+        for title, step in steps:
+            self._told += 1
+            begun = time.monotonic()
+            try:
+                figure = step()
+            except (Unexpected, httpx.HTTPError, RpcError, RpcUnavailable, subprocess.SubprocessError) as error:
+                self.say(f"FAILED {self._told:>2}  {title}: {error}")
+                return False
+            self.say(f"ok     {self._told:>2}  {title}: {figure}  ({time.monotonic() - begun:.1f} s)")
         return True
 
     # Signing up
@@ -115,7 +131,7 @@ class Story:
     def _mail(self, email: str, pattern: str) -> str:
         """The text of the newest mail to ``email`` that matches, waited for."""
         with Browser(self.url) as reader:
-            for page in self._until(f"a mail to {email}", seconds=25):
+            for _ in self._until(f"a mail to {email}", seconds=25):
                 page = reader.get(f"/dev/mail?to={email}")
                 for link in page.links(r"^/dev/mail/\d"):
                     mail = reader.get(link)
@@ -203,15 +219,14 @@ class Story:
         ]
 
     def _enrol(self) -> str:
-        self.state = Path(tempfile.mkdtemp(prefix="gpunex-agent-"))
-        self.agent_log = (self.state / "agent.log").open("wb")
-        self.agent = subprocess.Popen(
-            self._agent_command(self.state),
-            cwd=self.root,
-            env={**os.environ, **AGENT, "GPUNEX_API_KEY": self.token, "GPUNEX_SIM_SEED": self.mark},
-            stdout=self.agent_log,
-            stderr=subprocess.STDOUT,
-        )
+        with (self.state / "agent.log").open("wb") as log:
+            self.agent = subprocess.Popen(
+                self._agent_command(self.state),
+                cwd=self.root,
+                env={**os.environ, **AGENT, "GPUNEX_API_KEY": self.token, "GPUNEX_SIM_SEED": self.mark},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         for _ in self._until("the machine on the dashboard", seconds=30):
             self._agent_lives()
             page = self.provider.get("/provider/machines")

@@ -24,9 +24,10 @@ from gpunex.policy.models import TierPolicy
 from marketplace import lifecycle, listings, rentals
 from marketplace.models import Job, Listing, Rental, RentalGpu, Request
 from payouts import runs
+from payouts.models import Payout
 from providers.models import Gpu, GpuClaim, Machine, Provider, Workload
 from reliability import incidents, scores
-from reliability.models import Benchmark, Connection
+from reliability.models import Benchmark, Connection, Score
 
 TASKS = (
     ("pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime", ["python", "train.py", "--epochs", "20"]),
@@ -49,26 +50,31 @@ class Stint:
     cause: str
 
 
-def exists() -> bool:
-    return Rental.objects.filter(state=Rental.State.ENDED).exists()
-
-
 def write(*, days: int, at: datetime) -> None:
     source = random.Random(20261014)
     renters = [Organisation.objects.get(created_by__email=person.email) for person, _ in RENTERS]
     demo_renter = Organisation.objects.get(created_by__email=people.RENTER.email)
     machines = list(Machine.objects.live().filter(simulated=True).select_related("provider__organisation").order_by("name"))
     fees = {policy.tier: policy.fee_bps for policy in TierPolicy.objects.all()}
+    past: list[tuple[Stint, Listing]] = []
     for machine in machines:
         began = at - timedelta(days=days) + timedelta(hours=source.uniform(0, 60))
-        _backdate(machine, began)
-        _connections(machine, began, source)
-        _benchmarks(machine, began, source, at=at)
-        for listing in Listing.objects.filter(machine=machine, price_micro__isnull=False).select_related("gpu_model"):
-            for stint in _stints(listing, began, source, at=at):
-                renter = demo_renter if source.random() < 0.04 and stint.end > at - timedelta(days=20) else source.choice(renters)
-                _rental(listing, renter, stint, fee_bps=fees[listing.tier], source=source)
-    scores.refresh(at=at)
+        if not Connection.objects.filter(machine=machine, started_at__lt=at - timedelta(days=1)).exists():
+            _backdate(machine, began)
+            _connections(machine, began, source)
+            _benchmarks(machine, began, source, at=at)
+        for listing in Listing.objects.filter(machine=machine, price_micro__isnull=False).select_related("gpu_model", "machine__provider"):
+            past += [(stint, listing) for stint in _stints(listing, began, source, at=at)]
+    # In the order in which they ended, so that statements read as they would have been written.
+    past.sort(key=lambda pair: pair[0].end)
+    if not Request.objects.filter(key__startswith="past-").exists():
+        for stint, listing in past:
+            renter = demo_renter if source.random() < 0.04 and stint.end > at - timedelta(days=20) else source.choice(renters)
+            _rental(listing, renter, stint, fee_bps=fees[listing.tier], source=source)
+    # Scored before there was a past: once more, week by week.
+    Score.objects.filter(machine__in=machines).delete()
+    for weeks_ago in (4, 3, 2, 1, 0):
+        scores.refresh(at=at - timedelta(weeks=weeks_ago))
     listings.refresh(at=timezone.now())
     _run_some(renters, source)
     _pay_some()
@@ -148,8 +154,9 @@ def _stints(listing: Listing, began: datetime, source: random.Random, *, at: dat
     while True:
         hours = min(120.0, max(0.4, source.lognormvariate(3.1, 0.7)))
         end = when + timedelta(seconds=math.floor(hours * 3600))
-        if end > at - timedelta(minutes=30):
+        if when > at - timedelta(hours=2):
             return
+        end = min(end, at - timedelta(seconds=source.randrange(1200, 3600)))
         count = min(len(gpus), source.choice((1, 1, 2, 2, 4, 8)))
         first = source.randrange(len(gpus) - count + 1)
         roll = source.random()
@@ -260,6 +267,8 @@ def _pay_some() -> None:
     """First payouts, signed and sent on the development chain by the payout sweep."""
     admin = User.objects.get(email=people.ADMIN.email)
     shown = [people.PROVIDER.email, people.PROVIDER_AR.email]
+    if Payout.objects.exists():
+        return
     chosen = list(Provider.objects.filter(organisation__created_by__email__in=shown))
     chosen += list(Provider.objects.exclude(pk__in=[provider.pk for provider in chosen]).order_by("pk")[: PAID_PROVIDERS - len(chosen)])
     for provider in chosen:

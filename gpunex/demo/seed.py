@@ -1,7 +1,7 @@
 """The demonstration's market: providers through the product's own operations, hosts as real agents, and a past.
 
 The past is written by the same rules, with ``at`` in the past: meters are opened, proved and closed, so that the books of
-the weeks before balance like those of today. It happens once; a later start finds its marker and does nothing.
+the weeks before balance like those of today. It happens once; a later start finds its marker.
 """
 
 import json
@@ -63,14 +63,29 @@ def before_fleet(folder: Path) -> Path:
     return plan
 
 
-def after_fleet(*, say: Callable[[str], None]) -> None:
-    """Once the hosts are connected and measured: their past, and some rentals that run now."""
+def await_fleet(folder: Path, *, say: Callable[[str], None]) -> None:
+    """The first time: until the hosts are connected and measured, or have had their time. Later they come back by themselves."""
+    if _marker(folder).exists():
+        return
     expected = sum(len(house.hosts) for house in HOUSES)
     measured = _wait_for_fleet(expected, say=say)
-    if history.exists():
+    if measured < expected:
+        say(f"{measured} of {expected} hosts are connected and measured; the others follow.")
+
+
+def write_past(folder: Path, *, say: Callable[[str], None]) -> None:
+    """Once: the hosts' past, some rentals that run now, and first payouts. The pages can be used meanwhile."""
+    marker = _marker(folder)
+    if marker.exists():
         return
-    say(f"{measured} of {expected} hosts are connected and measured. Writing five weeks of past …")
+    say("  Writing five weeks of past rentals; the pages can be used meanwhile …")
     history.write(days=DAYS_OF_PAST, at=timezone.now())
+    marker.touch()
+    say("  The past is written: earnings, prices and scores now show it.")
+
+
+def _marker(folder: Path) -> Path:
+    return folder / "past-written"
 
 
 def _open_house(house: House, *, at: datetime) -> str:

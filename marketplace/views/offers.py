@@ -26,8 +26,11 @@ from marketplace.rank_words import factors_of
 from marketplace.uptime import days_of
 from providers import places
 from providers.models import GpuModel
+from reliability import score as formula
 from reliability import scores
-from reliability.models import Benchmark
+from reliability.models import Benchmark, Score
+
+_WEIGHTS = {"uptime": formula.UPTIME, "completion": formula.COMPLETION, "consistency": formula.CONSISTENCY}
 
 
 @login_not_required
@@ -257,11 +260,21 @@ def _measures(benchmark: Benchmark | None) -> list[dict[str, Any]]:
     return found
 
 
-def _parts(score: Any) -> list[dict[str, Any]]:
-    weights = (("uptime", 50), ("completion", 30), ("consistency", 20))
+def _parts(score: Score) -> list[dict[str, Any]]:
+    """The score's parts, cut to hundredths; a hundredth that cutting lost goes to the part that lost most, so that they sum."""
+    exact = {name: 100 * weight * getattr(score, name) for name, weight in _WEIGHTS.items()}
+    hundredths = {name: int(points * 100 + 1e-6) for name, points in exact.items()}
+    missing = int(sum(exact.values()) * 100 + 1e-6) - sum(hundredths.values())
+    for name in sorted(exact, key=lambda name: hundredths[name] - exact[name] * 100)[:missing]:
+        hundredths[name] += 1
     return [
-        {"name": name, "share": getattr(score, name), "points": cut(weight * getattr(score, name), 2), "of": weight}
-        for name, weight in weights
+        {
+            "name": name,
+            "share": getattr(score, name),
+            "points": cut(hundredths[name] / 100, 2),
+            "of": round(100 * weight),
+        }
+        for name, weight in _WEIGHTS.items()
     ]
 
 

@@ -51,7 +51,11 @@ class AgentEndpoint(APIView):
         if isinstance(exc, Refusal):
             return Response(refusal_body(exc), status=status_of(exc))
         if isinstance(exc, exceptions.ValidationError):
-            body = {"code": "invalid", "detail": "The request's body is not as the contract says.", "errors": exc.detail}
+            body = {
+                "code": "invalid",
+                "detail": "The request's body is not as the contract says.",
+                "errors": exc.detail,
+            }
             return Response(body, status=422)
         if isinstance(exc, exceptions.ParseError | exceptions.UnsupportedMediaType):
             return Response({"code": "invalid", "detail": str(exc.detail), "errors": {}}, status=422)
@@ -169,7 +173,9 @@ class WorkloadReport(AgentEndpoint):
             self.offers_changed()
         workload.refresh_from_db()
         self.machine.refresh_from_db(fields=["revision"])
-        return Response({"revision": self.machine.revision, "stop_at": iso_z(workload.stop_at), "wanted": workload.wanted})
+        return Response(
+            {"revision": self.machine.revision, "stop_at": iso_z(workload.stop_at), "wanted": workload.wanted}
+        )
 
 
 class WorkloadLogs(AgentEndpoint):
@@ -179,7 +185,11 @@ class WorkloadLogs(AgentEndpoint):
     def post(self, request: Request, workload_id: UUID) -> Response:
         body = self.read(fields.LogFields, request)
         next_offset = workloads.append_log(
-            workload=self.workload(workload_id), attempt=body["attempt"], offset=body["offset"], text=body["text"], at=self.at
+            workload=self.workload(workload_id),
+            attempt=body["attempt"],
+            offset=body["offset"],
+            text=body["text"],
+            at=self.at,
         )
         return Response({"next_offset": next_offset})
 
@@ -192,7 +202,9 @@ class WorkloadResult(AgentEndpoint):
         body = self.read(fields.ResultFields, request)
         runs = benchmarks.accept_result(workload=self.workload(workload_id), result=body, at=self.at)
         self.offers_changed()
-        return Response({"gpus": [{"uuid": run.gpu.uuid, "state": run.state, "reason": run.reason or None} for run in runs]})
+        return Response(
+            {"gpus": [{"uuid": run.gpu.uuid, "state": run.state, "reason": run.reason or None} for run in runs]}
+        )
 
 
 class Telemetry(AgentEndpoint):

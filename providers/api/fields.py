@@ -91,7 +91,7 @@ class GpuFields(serializers.Serializer):
 
 class InventoryFields(serializers.Serializer):
     host = HostFields()
-    gpus = GpuFields(many=True, max_length=MOST_GPUS)
+    gpus: serializers.ListSerializer = serializers.ListSerializer(child=GpuFields(), max_length=MOST_GPUS)
 
     def validate_gpus(self, gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if len({gpu["uuid"] for gpu in gpus}) < len(gpus):
@@ -121,14 +121,18 @@ class HeartbeatFields(serializers.Serializer):
     sequence = serializers.IntegerField(min_value=0, max_value=_BIG, default=0)
     agent_version = serializers.CharField(max_length=20, allow_blank=True, default="")
     sent_at = serializers.DateTimeField(allow_null=True, default=None)
-    workloads = RunningFields(many=True, max_length=1000, default=list)
+    workloads: serializers.ListSerializer = serializers.ListSerializer(
+        child=RunningFields(), max_length=1000, default=list
+    )
     nvml = serializers.ChoiceField(["ok", "hung", "absent"], default="ok")
 
 
 class ReportFields(serializers.Serializer):
     attempt = serializers.IntegerField(min_value=0, max_value=32767)
     sequence = serializers.IntegerField(min_value=0, max_value=_BIG, default=0)
-    state = serializers.ChoiceField([state for state in Workload.Observed.values if state != Workload.Observed.ASSIGNED])
+    state = serializers.ChoiceField(
+        [state for state in Workload.Observed.values if state != Workload.Observed.ASSIGNED]
+    )
     at = serializers.DateTimeField(allow_null=True, default=None)
     container_started_at = serializers.DateTimeField(allow_null=True, default=None)
     finished_at = serializers.DateTimeField(allow_null=True, default=None)
@@ -167,7 +171,9 @@ class MeasuredGpuFields(serializers.Serializer):
     memory_clock_mhz = Reading()
     temperature_c = Reading(min_value=-100)
     power_w = Reading()
-    throttle_reasons = serializers.ListField(child=serializers.CharField(max_length=60), max_length=32, allow_null=True, default=list)
+    throttle_reasons = serializers.ListField(
+        child=serializers.CharField(max_length=60), max_length=32, allow_null=True, default=list
+    )
     sustained_ratio = Reading(max_value=2)
 
 
@@ -189,7 +195,7 @@ class ResultFields(serializers.Serializer):
     checksum = serializers.CharField(max_length=64)
     kernel_version = serializers.CharField(max_length=20)
     simulated = serializers.BooleanField()
-    gpus = MeasuredGpuFields(many=True, max_length=MOST_GPUS)
+    gpus: serializers.ListSerializer = serializers.ListSerializer(child=MeasuredGpuFields(), max_length=MOST_GPUS)
     network = NetworkFields()
     disk = DiskFields()
 
@@ -205,20 +211,24 @@ class SampleFields(serializers.Serializer):
     sm_clock_mhz = Whole()
     memory_clock_mhz = Whole()
     fan_pct = Reading(max_value=400)
-    throttle_reasons = serializers.ListField(child=serializers.CharField(max_length=60), max_length=32, allow_null=True, default=list)
+    throttle_reasons = serializers.ListField(
+        child=serializers.CharField(max_length=60), max_length=32, allow_null=True, default=list
+    )
 
 
 class TelemetryFields(serializers.Serializer):
-    samples = SampleFields(many=True, max_length=MOST_SAMPLES)
+    samples: serializers.ListSerializer = serializers.ListSerializer(child=SampleFields(), max_length=MOST_SAMPLES)
 
 
 class EventFields(serializers.Serializer):
     id = serializers.UUIDField()
     sequence = serializers.IntegerField(min_value=0, max_value=_BIG)
     at = serializers.DateTimeField()
-    kind = serializers.ChoiceField(["xid", "ecc", "gpu_lost", "gpu_back", "driver_changed", "docker_down", "docker_up", "boot"])
+    kind = serializers.ChoiceField(
+        ["xid", "ecc", "gpu_lost", "gpu_back", "driver_changed", "docker_down", "docker_up", "boot"]
+    )
     gpu_uuid = Word(max_length=80)
-    data = serializers.DictField(allow_empty=True, default=dict)
+    data = serializers.DictField(allow_empty=True, default=dict)  # type: ignore[assignment]  # the contract's name for it
 
     def validate_data(self, data: dict[str, Any]) -> dict[str, Any]:
         if len(str(data)) > 4000:
@@ -227,4 +237,4 @@ class EventFields(serializers.Serializer):
 
 
 class EventsFields(serializers.Serializer):
-    events = EventFields(many=True, max_length=MOST_EVENTS)
+    events: serializers.ListSerializer = serializers.ListSerializer(child=EventFields(), max_length=MOST_EVENTS)

@@ -6,7 +6,7 @@ from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.views import SpectacularJSONAPIView
 
 _ROOT = "/api/agent/v1/"
-_SECURITY = [{"machineSecret": []}]
+_SECURITY: list[dict[str, list[str]]] = [{"machineSecret": []}]
 _ERRORS = {"401": {"description": "key_unknown, key_used, key_expired, key_revoked, revoked or secret_unknown"}}
 
 
@@ -15,13 +15,21 @@ class Generator(SchemaGenerator):
 
     def get_schema(self, *args: Any, **kwargs: Any) -> Any:
         document = super().get_schema(*args, **kwargs)
-        document["paths"] = {path: item for path, item in document["paths"].items() if path.startswith(_ROOT) and path != f"{_ROOT}openapi.json"} | _PLAIN
+        document["paths"] = {
+            path: item
+            for path, item in document["paths"].items()
+            if path.startswith(_ROOT) and path != f"{_ROOT}openapi.json"
+        } | _PLAIN
         for item in document["paths"].values():
             for operation in item.values():
                 operation.setdefault("responses", {}).update(_ERRORS)
                 operation["security"] = _SECURITY
         document.setdefault("components", {})["securitySchemes"] = {
-            "machineSecret": {"type": "http", "scheme": "bearer", "description": "the machine's secret; for enrol, the provider's key"}
+            "machineSecret": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "the machine's secret; for enrol, the provider's key",
+            }
         }
         return document
 

@@ -128,7 +128,9 @@ async def speed(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     except ValueError:
         size = -1
     if not 0 <= size <= MOST_BYTES:
-        return as_json({"code": "invalid", "detail": f"bytes is a number up to {MOST_BYTES}.", "errors": {}}, status=422)
+        return as_json(
+            {"code": "invalid", "detail": f"bytes is a number up to {MOST_BYTES}.", "errors": {}}, status=422
+        )
     response = StreamingHttpResponse(_noise(size), content_type="application/octet-stream")
     response.headers["Content-Length"] = str(size)
     response.headers["Cache-Control"] = "no-store"

@@ -71,7 +71,7 @@ def _row(host: Host, at: datetime) -> dict[str, Any]:
 
 
 def in_words(version: Schedule | None) -> str:
-    """"around the clock", "56 hours a week"."""
+    """ "around the clock", "56 hours a week"."""
     if version is None or version.always:
         return _("around the clock")
     hours = minutes_of_week(version.windows) / 60
@@ -83,7 +83,9 @@ def _hours(hours: float) -> str:
 
 
 def _following(versions: Sequence[Schedule], at: datetime) -> list[Schedule]:
-    ordered = sorted((version for version in versions if version.effective_from > at), key=lambda v: (v.effective_from, v.pk))
+    ordered = sorted(
+        (version for version in versions if version.effective_from > at), key=lambda v: (v.effective_from, v.pk)
+    )
     return list({version.effective_from: version for version in ordered}.values())
 
 
@@ -133,7 +135,11 @@ def machine_hours(request: HttpRequest, public_id: UUID) -> HttpResponse:
         return _editor(request, host, HoursForm(initial=_typed(_latest(host, desk.at))))
     if request.POST.get("preset") in PRESETS:
         hours = [str(hour) for hour in PRESETS[request.POST["preset"]]]
-        return _editor(request, host, HoursForm(initial={"availability": WEEKLY, "timezone": request.POST.get("timezone", ""), "hours": hours}))
+        return _editor(
+            request,
+            host,
+            HoursForm(initial={"availability": WEEKLY, "timezone": request.POST.get("timezone", ""), "hours": hours}),
+        )
     form = HoursForm(request.POST)
     if form.is_valid():
         data = form.cleaned_data
@@ -211,7 +217,9 @@ def next_week(host: Host, zone_name: str, at: datetime) -> list[dict[str, Any]]:
     """The coming seven days as they will be offered, in the zone of the hours, each cut at its own midnights."""
     local = zone(zone_name)
     today = at.astimezone(local).date()
-    midnights = [datetime.combine(today + timedelta(days=day), time(), tzinfo=local).astimezone(UTC) for day in range(DAYS + 1)]
+    midnights = [
+        datetime.combine(today + timedelta(days=day), time(), tzinfo=local).astimezone(UTC) for day in range(DAYS + 1)
+    ]
     spans = declared_spans(host.machine.schedules.all(), midnights[0], midnights[-1])
     rows = []
     for number, (start, end) in enumerate(pairwise(midnights)):
@@ -234,7 +242,8 @@ def _spans_in_words(inside: Sequence[Span], start: datetime, end: datetime, loca
     if inside == [(start, end)]:
         return _("all day")
     return _(", ").join(
-        f"{first.astimezone(local):%H:%M}–{'24:00' if last == end else f'{last.astimezone(local):%H:%M}'}" for first, last in inside
+        f"{first.astimezone(local):%H:%M}–{'24:00' if last == end else f'{last.astimezone(local):%H:%M}'}"
+        for first, last in inside
     )
 
 

@@ -88,7 +88,9 @@ def _newest(runs: Any) -> dict[int, Benchmark]:
 
 def _expected(gpus: Iterable[Gpu]) -> dict[tuple[int, str], VariantExpectation]:
     variants = {gpu.variant_id for gpu in gpus if gpu.variant_id}
-    return {(row.variant_id, row.kernel_version): row for row in VariantExpectation.objects.filter(variant__in=variants)}
+    return {
+        (row.variant_id, row.kernel_version): row for row in VariantExpectation.objects.filter(variant__in=variants)
+    }
 
 
 def _machine(
@@ -99,13 +101,19 @@ def _machine(
     expected: dict[tuple[int, str], VariantExpectation],
     floors: dict[str, TierPolicy],
 ) -> dict[str, Any]:
-    newest = max((accepted[card.gpu.pk] for card in host.cards if card.gpu.pk in accepted), key=lambda run: run.requested_at, default=None)
+    newest = max(
+        (accepted[card.gpu.pk] for card in host.cards if card.gpu.pk in accepted),
+        key=lambda run: run.requested_at,
+        default=None,
+    )
     return {
         "host": host,
         "machine": host.machine,
         "models": words.models_of(host),
         "floor": floors[host.machine.tier].benchmark_floor_bps / 100,
-        "rows": [_card(card, host, accepted.get(card.gpu.pk), latest.get(card.gpu.pk), expected) for card in host.cards],
+        "rows": [
+            _card(card, host, accepted.get(card.gpu.pk), latest.get(card.gpu.pk), expected) for card in host.cards
+        ],
         "measures": _machine_measures(newest, floors[Tier.COMMUNITY]) if newest else [],
         "measured": newest,
         "may_measure": any(_may_measure(card) for card in host.cards),
@@ -143,7 +151,14 @@ def _values(run: Benchmark | None, expected: VariantExpectation | None) -> list[
         value = getattr(run, name) if run else None
         due = getattr(expected, name) if expected else None
         rows.append(
-            {"name": name, "label": label, "unit": unit, "value": value, "expected": due, "share": value / due if value and due else None}
+            {
+                "name": name,
+                "label": label,
+                "unit": unit,
+                "value": value,
+                "expected": due,
+                "share": value / due if value and due else None,
+            }
         )
     return rows
 
@@ -152,7 +167,15 @@ def _machine_measures(run: Benchmark, floor: TierPolicy) -> list[dict[str, Any]]
     rows = []
     for name, label, unit, limit in MACHINE_MEASURES:
         value, least = getattr(run, name), getattr(floor, limit) if limit else None
-        rows.append({"label": label, "unit": unit, "value": value, "least": least, "below": bool(least and value is not None and value < least)})
+        rows.append(
+            {
+                "label": label,
+                "unit": unit,
+                "value": value,
+                "least": least,
+                "below": bool(least and value is not None and value < least),
+            }
+        )
     return rows
 
 
@@ -161,10 +184,14 @@ def _machine_measures(run: Benchmark, floor: TierPolicy) -> list[dict[str, Any]]
 def gpu(request: HttpRequest, public_id: UUID) -> HttpResponse:
     """One GPU: its last accepted run with its circumstances, and every run before."""
     desk: Desk = request.desk
-    row = get_object_or_404(Gpu.objects.select_related("machine", "variant__model"), public_id=public_id, machine__provider=desk.provider)
+    row = get_object_or_404(
+        Gpu.objects.select_related("machine", "variant__model"), public_id=public_id, machine__provider=desk.provider
+    )
     run = _newest(Benchmark.objects.filter(gpu=row, state=Benchmark.State.ACCEPTED)).get(row.pk)
     expected = _expected([row]).get((row.variant_id, run.kernel_version)) if run and row.variant_id else None
-    history = Paginator(Benchmark.objects.filter(gpu=row).order_by("-requested_at", "-pk"), RUNS_A_PAGE).get_page(request.GET.get("page"))
+    history = Paginator(Benchmark.objects.filter(gpu=row).order_by("-requested_at", "-pk"), RUNS_A_PAGE).get_page(
+        request.GET.get("page")
+    )
     trend = list(
         Benchmark.objects.filter(gpu=row, state=Benchmark.State.ACCEPTED, performance__isnull=False)
         .order_by("-requested_at", "-pk")
@@ -195,7 +222,11 @@ def gpu(request: HttpRequest, public_id: UUID) -> HttpResponse:
 
 
 def _run_row(run: Benchmark) -> dict[str, Any]:
-    return {"run": run, "state": STATES[Benchmark.State(run.state)], "throttled": run.details.get("throttle_reasons") or []}
+    return {
+        "run": run,
+        "state": STATES[Benchmark.State(run.state)],
+        "throttled": run.details.get("throttle_reasons") or [],
+    }
 
 
 @provider_page
@@ -213,7 +244,9 @@ def measure_again(request: HttpRequest, public_id: UUID) -> HttpResponse:
     except Refusal as refusal:
         messages.error(request, str(refusal))
         return redirect(back)
-    text = ngettext("%(count)s GPU of %(machine)s is measured now.", "%(count)s GPUs of %(machine)s are measured now.", count)
+    text = ngettext(
+        "%(count)s GPU of %(machine)s is measured now.", "%(count)s GPUs of %(machine)s are measured now.", count
+    )
     messages.success(request, text % {"count": count, "machine": host.machine.name})
     return redirect(back)
 

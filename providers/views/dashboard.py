@@ -7,6 +7,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
@@ -64,7 +65,9 @@ def overview(request: HttpRequest) -> HttpResponse:
     }
     if live:
         return render(request, "providers/overview_live.html", page)
-    return render(request, "providers/overview.html", page | {"earned": _chart(desk, days), "score": score_rows(desk.reliability)})
+    return render(
+        request, "providers/overview.html", page | {"earned": _chart(desk, days), "score": score_rows(desk.reliability)}
+    )
 
 
 # --- what needs the provider -----------------------------------------------------------------------------------------
@@ -84,7 +87,9 @@ def matters(desk: Desk, *, started: bool) -> list[dict[str, Any]]:
 def _offline(desk: Desk) -> list[dict[str, Any]]:
     away = [host for host in desk.fleet.hosts if not host.connected and host.given and host.machine.last_seen_at]
     if len(away) > MOST_OF_A_KIND:
-        title = ngettext("%(count)s machine is offline", "%(count)s machines are offline", len(away)) % {"count": len(away)}
+        title = ngettext("%(count)s machine is offline", "%(count)s machines are offline", len(away)) % {
+            "count": len(away)
+        }
         names = _(", ").join(host.machine.name for host in away[:8])
         return [_matter("bad", title, names, f"{reverse('providers:machines')}?state=offline", _("See them"))]
     found = []
@@ -116,7 +121,9 @@ def _broken(desk: Desk) -> list[dict[str, Any]]:
                 found.append(_matter("bad", title, words.card_said(card, host).reason, _page_of(host), _("What to do")))
             elif host.connected and card.gpu.given and card.gpu.health == Gpu.Health.DEGRADED:
                 title = said(_("GPU {index} of {host} is degraded"), index=card.gpu.index, host=words.named(host))
-                found.append(_matter("warn", title, words.card_said(card, host).reason, _page_of(host), _("What to do")))
+                found.append(
+                    _matter("warn", title, words.card_said(card, host).reason, _page_of(host), _("What to do"))
+                )
     return _short(found, reverse("providers:machines"))
 
 
@@ -139,7 +146,7 @@ def _delisted(desk: Desk) -> list[dict[str, Any]]:
     return _short(found, f"{reverse('providers:machines')}?state=attention")
 
 
-def _delisted_title(host: Host, cards: list[Card]) -> str:
+def _delisted_title(host: Host, cards: list[Card]) -> SafeString:
     if len(cards) == 1:
         return said(_("GPU {index} of {host} was delisted"), index=cards[0].gpu.index, host=words.named(host))
     return said(
@@ -157,7 +164,9 @@ def _money(desk: Desk) -> list[dict[str, Any]]:
         found.append(_matter("warn", title, note, reverse("providers:pricing"), _("Set a price")))
     if desk.method is None:
         note = _("Earnings wait in your account until the platform knows where to send them.")
-        found.append(_matter("warn", _("No wallet is connected"), note, reverse("providers:payouts"), _("Connect a wallet")))
+        found.append(
+            _matter("warn", _("No wallet is connected"), note, reverse("providers:payouts"), _("Connect a wallet"))
+        )
     return found
 
 
@@ -171,15 +180,17 @@ def _quieter(desk: Desk) -> list[dict[str, Any]]:
             found.append(_matter("warn", title, _("You have mail about it. Answer there."), page, _("Open")))
         elif host.connected and host.hidden == Hidden.DRAINING and not host.counts[Standing.RENTED]:
             title = said(_("{host} is drained"), host=name)
-            found.append(_matter("info", title, _("Nothing runs on it. It takes no new work until you say so."), page, _("Open")))
+            found.append(
+                _matter("info", title, _("Nothing runs on it. It takes no new work until you say so."), page, _("Open"))
+            )
         elif host.connected and host.hidden == Hidden.PROVIDER:
             title = said(_("{host} is hidden by you"), host=name)
             note = said(_("Since {time}. Its declared hours run on."), time=ui.when(host.machine.hidden_at))
             found.append(_matter("info", title, note, page, _("Open")))
         if host.counts[Standing.UNADMITTED]:
             title = said(_("GPUs of {host} wait for admission"), host=name)
-            note = _("They are connected and measured. Our team looks at what goes beyond the approved application.")
-            found.append(_matter("info", title, note, page, _("Open")))
+            what = _("They are connected and measured. Our team looks at what goes beyond the approved application.")
+            found.append(_matter("info", title, what, page, _("Open")))
         reasons = tiers.reasons_of(host.machine)
         if reasons:
             title = said(_("{host} is offered as community"), host=name)
@@ -200,7 +211,9 @@ def _planned(desk: Desk) -> list[dict[str, Any]]:
         title = said(_("Maintenance on {time}"), time=ui.when(window.starts_at))
         length = show.duration(int((window.ends_at - window.starts_at).total_seconds()))
         note = said(_("{host}, for {length}."), host=ui.host(window.machine.name), length=length)
-        found.append(_matter("info", title, note, reverse("providers:machine", args=[window.machine.public_id]), _("Review")))
+        found.append(
+            _matter("info", title, note, reverse("providers:machine", args=[window.machine.public_id]), _("Review"))
+        )
     return found
 
 
@@ -239,11 +252,41 @@ def checklist(desk: Desk) -> list[dict[str, Any]]:
     if rented and priced and desk.method:
         return []
     steps = [
-        (bool(hosts), _("Install the agent"), _("One line on the machine, about five minutes."), "providers:install", _("Show the line")),
-        (seen, _("Connected"), _("The machine and its GPUs show here by themselves."), "providers:machines", _("Machines")),
-        (measured, _("Measured"), _("The first benchmark starts by itself, within minutes."), "providers:benchmarks", _("Benchmarks")),
-        (priced, _("Set a price"), _("In USDC per GPU per hour. You can change it at any time."), "providers:pricing", _("Set a price")),
-        (desk.method is not None, _("Connect a wallet"), _("Payouts go to your own Solana wallet."), "providers:payouts", _("Connect a wallet")),
+        (
+            bool(hosts),
+            _("Install the agent"),
+            _("One line on the machine, about five minutes."),
+            "providers:install",
+            _("Show the line"),
+        ),
+        (
+            seen,
+            _("Connected"),
+            _("The machine and its GPUs show here by themselves."),
+            "providers:machines",
+            _("Machines"),
+        ),
+        (
+            measured,
+            _("Measured"),
+            _("The first benchmark starts by itself, within minutes."),
+            "providers:benchmarks",
+            _("Benchmarks"),
+        ),
+        (
+            priced,
+            _("Set a price"),
+            _("In USDC per GPU per hour. You can change it at any time."),
+            "providers:pricing",
+            _("Set a price"),
+        ),
+        (
+            desk.method is not None,
+            _("Connect a wallet"),
+            _("Payouts go to your own Solana wallet."),
+            "providers:payouts",
+            _("Connect a wallet"),
+        ),
         (rented, _("First rental"), _("From then on you earn by the second."), "providers:pricing", ""),
     ]
     now = next((number for number, step in enumerate(steps) if not step[0]), len(steps))
@@ -252,7 +295,9 @@ def checklist(desk: Desk) -> list[dict[str, Any]]:
             "state": "done" if done else "now" if number == now else "later",
             "title": title,
             "note": "" if done else note,
-            "when": said('<a href="{href}">{action}</a>', href=reverse(to), action=action) if action and not done else "",
+            "when": said('<a href="{href}">{action}</a>', href=reverse(to), action=action)
+            if action and not done
+            else "",
         }
         for number, (done, title, note, to, action) in enumerate(steps)
     ]
@@ -263,7 +308,11 @@ def checklist(desk: Desk) -> list[dict[str, Any]]:
 
 def _readouts(desk: Desk, days: Mapping[date, int]) -> dict[str, Any]:
     today, week = desk.at.astimezone(UTC).date(), income.monday(desk.at)
-    last = Payout.objects.filter(organisation=desk.provider.organisation, state=Payout.State.PAID).order_by("-finished_at", "-pk").first()
+    last = (
+        Payout.objects.filter(organisation=desk.provider.organisation, state=Payout.State.PAID)
+        .order_by("-finished_at", "-pk")
+        .first()
+    )
     return {
         "today_micro": days.get(today, 0),
         "week_micro": sum(amount for day, amount in days.items() if day >= week.date()),
@@ -279,7 +328,9 @@ def _rented_share(desk: Desk, week: datetime) -> float | None:
     declared = 0.0
     for host in desk.fleet.hosts:
         begun = max(week, host.machine.enrolled_at)
-        declared += host.given * seconds(common(declared_spans(host.machine.schedules.all(), begun, desk.at), [(begun, desk.at)]))
+        declared += host.given * seconds(
+            common(declared_spans(host.machine.schedules.all(), begun, desk.at), [(begun, desk.at)])
+        )
     if not declared:
         return None
     return min(1.0, income.rented_seconds(desk.provider, start=week, end=desk.at) / declared)
@@ -306,12 +357,16 @@ def _chart(desk: Desk, earned: Mapping[date, int]) -> dict[str, Any]:
 def _shown(desk: Desk) -> list[Host]:
     """The machines of the overview: those that need somebody first."""
     troubled = {host.machine.pk for host in desk.troubled}
-    return sorted(desk.fleet.hosts, key=lambda host: (host.machine.pk not in troubled, host.machine.name))[:MACHINES_SHOWN]
+    return sorted(desk.fleet.hosts, key=lambda host: (host.machine.pk not in troubled, host.machine.name))[
+        :MACHINES_SHOWN
+    ]
 
 
 def machine_row(desk: Desk, host: Host, earned: Mapping[int, int]) -> dict[str, Any]:
     """One line of a table of machines. ``earned``: micro-USDC of this week by the machine's pk."""
-    asked = sorted({desk.prices[card.model.pk] for card in host.cards if card.model is not None and card.model.pk in desk.prices})
+    asked = sorted(
+        {desk.prices[card.model.pk] for card in host.cards if card.model is not None and card.model.pk in desk.prices}
+    )
     score = desk.scores.get(host.machine.pk)
     return {
         "host": host,

@@ -41,7 +41,9 @@ def net_until(meter: Meter, moment: datetime) -> int:
 
 def rented_seconds(provider: Provider, *, start: datetime, end: datetime) -> float:
     """GPU-seconds between ``start`` and ``end`` that rentals held cards of the provider."""
-    held = GpuClaim.objects.filter(gpu__machine__provider=provider, kind=GpuClaim.Kind.RENTAL, period__overlap=(start, end))
+    held = GpuClaim.objects.filter(
+        gpu__machine__provider=provider, kind=GpuClaim.Kind.RENTAL, period__overlap=(start, end)
+    )
     return sum(
         max(0.0, (min(period.upper or end, end) - max(period.lower, start)).total_seconds())
         for period in held.values_list("period", flat=True)

@@ -1,4 +1,4 @@
-"""The machines: a list to find one in, and each one's page with what can be decided about it."""
+"""The machines: a list to find one in, and each one's page."""
 
 from datetime import datetime, timedelta
 from statistics import median
@@ -6,22 +6,17 @@ from typing import Any
 from uuid import UUID
 
 from django import forms
-from django.contrib import messages
 from django.core.paginator import Paginator
-from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
-from django.utils import timezone
+from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_safe
 
 from gpunex.desk import Desk, is_troubled
 from gpunex.kit import show
-from gpunex.kit.refusals import Refusal
 from gpunex.kit.time import zone
 from gpunex.policy.models import Tier
-from marketplace import listings
 from providers import declarations, fleet, places, tiers
 from providers.fleet import Hidden, Host, Standing
 from providers.models import Gpu, Machine, MaintenanceWindow
@@ -84,7 +79,12 @@ class MachineFilters(forms.Form):
         ],
         required=False,
     )
-    q = forms.CharField(label=_lazy("Name"), required=False, max_length=63, widget=forms.TextInput(attrs={"type": "search", "dir": "auto"}))
+    q = forms.CharField(
+        label=_lazy("Name"),
+        required=False,
+        max_length=63,
+        widget=forms.TextInput(attrs={"type": "search", "dir": "auto"}),
+    )
 
 
 def _is_in(host: Host, state: str) -> bool:
@@ -111,22 +111,26 @@ def _retired(desk: Desk) -> list[Host]:
 @require_safe
 def machine(request: HttpRequest, public_id: UUID) -> HttpResponse:
     """A machine's page. Asked by htmx, only its state, GPUs and readings."""
-    return _page(request, _host(request, public_id))
+    return machine_page(request, host_or_404(request, public_id))
 
 
 class MaintenanceForm(forms.Form):
     """Times are wall-clock times of the machine's zone; the view makes that zone the current one."""
 
     starts_at = forms.DateTimeField(
-        label=_lazy("Begins"), widget=forms.DateTimeInput(attrs={"type": "datetime-local", "data-ltr": True}, format="%Y-%m-%dT%H:%M")
+        label=_lazy("Begins"),
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "data-ltr": True}, format="%Y-%m-%dT%H:%M"),
     )
     ends_at = forms.DateTimeField(
-        label=_lazy("Ends"), widget=forms.DateTimeInput(attrs={"type": "datetime-local", "data-ltr": True}, format="%Y-%m-%dT%H:%M")
+        label=_lazy("Ends"),
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "data-ltr": True}, format="%Y-%m-%dT%H:%M"),
     )
-    reason = forms.CharField(label=_lazy("What is done"), max_length=200, required=False, widget=forms.TextInput(attrs={"dir": "auto"}))
+    reason = forms.CharField(
+        label=_lazy("What is done"), max_length=200, required=False, widget=forms.TextInput(attrs={"dir": "auto"})
+    )
 
 
-def _host(request: HttpRequest, public_id: UUID) -> Host:
+def host_or_404(request: HttpRequest, public_id: UUID) -> Host:
     """The machine of the provider at hand; anybody else's is not there."""
     desk: Desk = request.desk
     for host in desk.fleet.hosts:
@@ -138,7 +142,7 @@ def _host(request: HttpRequest, public_id: UUID) -> Host:
     raise Http404
 
 
-def _page(
+def machine_page(
     request: HttpRequest, host: Host, *, refusal: str = "", form: MaintenanceForm | None = None, status: int = 200
 ) -> HttpResponse:
     desk: Desk = request.desk
@@ -230,7 +234,11 @@ def _now(sample: Sample | None) -> list[dict[str, Any]]:
     if sample is None:
         return []
     found = [(label, _reading(sample, name), places_, unit) for name, label, unit, places_ in READINGS]
-    return [{"label": label, "value": value, "places": places_, "unit": unit} for label, value, places_, unit in found if value is not None]
+    return [
+        {"label": label, "value": value, "places": places_, "unit": unit}
+        for label, value, places_, unit in found
+        if value is not None
+    ]
 
 
 def _reading(sample: Sample, name: str) -> float | None:
@@ -262,121 +270,3 @@ def _marks(samples: list[Sample]) -> list[dict[str, Any]]:
             }
         )
     return marks
-
-
-# --- what the provider decides ---------------------------------------------------------------------------------------
-
-
-@provider_page
-@require_POST
-def hide(request: HttpRequest, public_id: UUID) -> HttpResponse:
-    host = _host(request, public_id)
-    return _decide(
-        request, host, lambda at: declarations.hide(machine=host.machine, hidden=True, at=at), _("%(machine)s is hidden from renters. Its declared hours run on.")
-    )
-
-
-@provider_page
-@require_POST
-def unhide(request: HttpRequest, public_id: UUID) -> HttpResponse:
-    host = _host(request, public_id)
-    return _decide(request, host, lambda at: declarations.hide(machine=host.machine, hidden=False, at=at), _("%(machine)s is shown to renters again."))
-
-
-@provider_page
-@require_POST
-def drain(request: HttpRequest, public_id: UUID) -> HttpResponse:
-    host = _host(request, public_id)
-    return _decide(
-        request,
-        host,
-        lambda at: declarations.drain(machine=host.machine, draining=True, at=at),
-        _("%(machine)s takes no new work. What runs goes on to its end."),
-    )
-
-
-@provider_page
-@require_POST
-def resume(request: HttpRequest, public_id: UUID) -> HttpResponse:
-    host = _host(request, public_id)
-    return _decide(
-        request, host, lambda at: declarations.drain(machine=host.machine, draining=False, at=at), _("%(machine)s takes new work again.")
-    )
-
-
-@provider_page
-@require_POST
-def retire(request: HttpRequest, public_id: UUID) -> HttpResponse:
-    host = _host(request, public_id)
-    return _decide(
-        request, host, lambda at: declarations.retire(machine=host.machine, at=at), _("%(machine)s is retired. Its past and its earnings stay.")
-    )
-
-
-@provider_page
-@require_POST
-def give(request: HttpRequest, public_id: UUID, gpu_id: UUID) -> HttpResponse:
-    return _give(request, public_id, gpu_id, given=True)
-
-
-@provider_page
-@require_POST
-def keep(request: HttpRequest, public_id: UUID, gpu_id: UUID) -> HttpResponse:
-    return _give(request, public_id, gpu_id, given=False)
-
-
-def _give(request: HttpRequest, public_id: UUID, gpu_id: UUID, *, given: bool) -> HttpResponse:
-    host = _host(request, public_id)
-    card = next((card for card in host.cards if card.gpu.public_id == gpu_id), None)
-    if card is None:
-        raise Http404
-    text = _("GPU %(index)s of %(machine)s is given to the platform.") if given else _("GPU %(index)s of %(machine)s is kept from the platform.")
-    return _decide(request, host, lambda at: declarations.give(gpu=card.gpu, given=given, at=at), text, index=card.gpu.index)
-
-
-@provider_page
-@require_POST
-def maintenance(request: HttpRequest, public_id: UUID) -> HttpResponse:
-    """Announce a window; times are of the zone that the machine's schedule is in."""
-    host = _host(request, public_id)
-    with timezone.override(zone(host.schedule.timezone if host.schedule else "UTC")):
-        form = MaintenanceForm(request.POST)
-        if form.is_valid():
-            try:
-                window = declarations.declare_maintenance(
-                    machine=host.machine,
-                    starts_at=form.cleaned_data["starts_at"],
-                    ends_at=form.cleaned_data["ends_at"],
-                    reason=form.cleaned_data["reason"],
-                    by=request.user,
-                    at=request.desk.at,
-                )
-            except Refusal as refusal:
-                form.add_error(None, str(refusal))
-            else:
-                text = _("Maintenance of %(machine)s is announced for %(time)s.")
-                messages.success(request, text % {"machine": host.machine.name, "time": show.moment(window.starts_at)})
-                return redirect("providers:machine", host.machine.public_id)
-        return _page(request, host, form=form, status=422)
-
-
-@provider_page
-@require_POST
-def cancel_maintenance(request: HttpRequest, public_id: UUID, pk: int) -> HttpResponse:
-    host = _host(request, public_id)
-    window = get_object_or_404(MaintenanceWindow, Q(machine=host.machine), pk=pk)
-    return _decide(
-        request, host, lambda at: declarations.cancel_maintenance(window=window, at=at), _("The maintenance of %(machine)s is cancelled.")
-    )
-
-
-def _decide(request: HttpRequest, host: Host, operation: Any, text: str, **fields: Any) -> HttpResponse:
-    """Do it, bring the machine's offers up to date, say so; a refusal is shown on the machine's page."""
-    at = request.desk.at
-    try:
-        operation(at)
-    except Refusal as refusal:
-        return _page(request, host, refusal=str(refusal), status=422)
-    listings.refresh(at=at, machines=[host.machine])
-    messages.success(request, text % {"machine": host.machine.name, **fields})
-    return redirect("providers:machine", host.machine.public_id)

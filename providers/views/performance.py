@@ -55,7 +55,9 @@ def performance(request: HttpRequest) -> HttpResponse:
     policy, reliability = desk.policy, desk.reliability
     pasts = scores.pasts_of([host.machine for host in page], at=desk.at, policy=policy)
     faults = _faults([host.machine for host in page])
-    losses = [loss for host in page for loss in _losses(desk, host, pasts[host.machine.pk], faults)] if reliability else []
+    losses = (
+        [loss for host in page for loss in _losses(desk, host, pasts[host.machine.pk], faults)] if reliability else []
+    )
     losses.sort(key=lambda loss: -loss.points)
     return render(
         request,
@@ -72,7 +74,11 @@ def performance(request: HttpRequest) -> HttpResponse:
             "middle_day": desk.at - timedelta(days=policy.score_window_days // 2),
             "at": desk.at,
             "policy": policy,
-            "weights": {"uptime": 100 * formula.UPTIME, "completion": 100 * formula.COMPLETION, "consistency": 100 * formula.CONSISTENCY},
+            "weights": {
+                "uptime": 100 * formula.UPTIME,
+                "completion": 100 * formula.COMPLETION,
+                "consistency": 100 * formula.CONSISTENCY,
+            },
             "prior_hours": int(formula.PRIOR_HOURS),
             "version": formula.VERSION,
             "machines": len(desk.fleet.hosts),
@@ -94,7 +100,8 @@ def _notes(desk: Desk) -> dict[str, str]:
     return {
         "uptime": ngettext("%(hours)s declared hour", "%(hours)s declared hours", hours) % {"hours": show.cut(hours)},
         "completion": ngettext("%(count)s job", "%(count)s jobs", jobs) % {"count": show.cut(jobs)},
-        "consistency": ngettext("%(count)s run against the first", "%(count)s runs against the first", runs) % {"count": show.cut(runs)},
+        "consistency": ngettext("%(count)s run against the first", "%(count)s runs against the first", runs)
+        % {"count": show.cut(runs)},
     }
 
 
@@ -121,7 +128,17 @@ def _losses(desk: Desk, host: Host, past: dict[str, Any], faults: dict[tuple[int
         if end >= desk.at - SHORTEST_GAP:
             note = words.said(_("since {time}, still going on"), time=note)
         cost = points(connected=[*past["connected"], (start, end)])
-        found.append(Loss(_("Not connected for %(length)s") % {"length": length}, note, host, _("Uptime"), cost, start, end + half_life))
+        found.append(
+            Loss(
+                _("Not connected for %(length)s") % {"length": length},
+                note,
+                host,
+                _("Uptime"),
+                cost,
+                start,
+                end + half_life,
+            )
+        )
     for number, job in enumerate(past["jobs"]):
         if job.value < 1:
             jobs = [replace(other, value=1.0) if place == number else other for place, other in enumerate(past["jobs"])]
@@ -145,7 +162,9 @@ def _faults(machines: Sequence[Machine]) -> dict[tuple[int, datetime], str]:
     """Why jobs failed by the machine's fault, in words, by the machine's pk and when."""
     causes = dict(Rental.Cause.choices)
     rows = Outcome.objects.filter(machine__in=machines, provider_fault=True).values_list("machine", "at", "cause")
-    return {(machine, at): _("A job ended: %(cause)s") % {"cause": causes.get(cause, cause)} for machine, at, cause in rows}
+    return {
+        (machine, at): _("A job ended: %(cause)s") % {"cause": causes.get(cause, cause)} for machine, at, cause in rows
+    }
 
 
 def gaps(past: dict[str, Any], at: datetime, window_days: int) -> list[Span]:

@@ -34,7 +34,11 @@ def settings(request: HttpRequest) -> HttpResponse:
     """The organisation's name can be changed by its owners; the rest shows what holds and leads to where it is set."""
     desk: Desk = request.desk
     organisation = Organisation.objects.get(pk=desk.provider.organisation_id)
-    owners = Membership.objects.filter(organisation=organisation, role=Membership.Role.OWNER).select_related("user").order_by("pk")
+    owners = (
+        Membership.objects.filter(organisation=organisation, role=Membership.Role.OWNER)
+        .select_related("user")
+        .order_by("pk")
+    )
     is_owner = any(membership.user_id == request.user.pk for membership in owners)
     form = OrganisationForm(request.POST if request.method == "POST" else None, instance=organisation)
     if request.method == "POST":

@@ -52,7 +52,7 @@ class Said:
 
 
 def counted(standing: Standing, count: int) -> str:
-    """"5 rented": each standing with its number, so that every language can agree them."""
+    """ "5 rented": each standing with its number, so that every language can agree them."""
     texts = {
         Standing.RENTED: lambda: ngettext("%(count)s rented", "%(count)s rented", count),
         Standing.FREE: lambda: ngettext("%(count)s free", "%(count)s free", count),
@@ -60,7 +60,9 @@ def counted(standing: Standing, count: int) -> str:
         Standing.MEASURING: lambda: ngettext("%(count)s being measured", "%(count)s being measured", count),
         Standing.WAITING: lambda: ngettext("%(count)s not measured yet", "%(count)s not measured yet", count),
         Standing.HIDDEN: lambda: ngettext("%(count)s hidden", "%(count)s hidden", count),
-        Standing.UNADMITTED: lambda: ngettext("%(count)s waiting for admission", "%(count)s waiting for admission", count),
+        Standing.UNADMITTED: lambda: ngettext(
+            "%(count)s waiting for admission", "%(count)s waiting for admission", count
+        ),
         Standing.KEPT: lambda: ngettext("%(count)s kept by you", "%(count)s kept by you", count),
         Standing.DELISTED: lambda: ngettext("%(count)s delisted", "%(count)s delisted", count),
         Standing.FAILED: lambda: ngettext("%(count)s failed", "%(count)s failed", count),
@@ -70,8 +72,12 @@ def counted(standing: Standing, count: int) -> str:
 
 
 def counts_in_words(host: Host, *, without: Iterable[Standing] = ()) -> str:
-    """"5 rented, 3 free"."""
-    return _(", ").join(counted(standing, host.counts[standing]) for standing in ORDER if host.counts[standing] and standing not in without)
+    """ "5 rented, 3 free"."""
+    return _(", ").join(
+        counted(standing, host.counts[standing])
+        for standing in ORDER
+        if host.counts[standing] and standing not in without
+    )
 
 
 def cells_of(host: Host) -> list[str]:
@@ -79,8 +85,10 @@ def cells_of(host: Host) -> list[str]:
 
 
 def models_of(host: Host) -> SafeString:
-    """"8 × H100 80GB", several joined."""
-    return format_html_join(_(", "), '<bdi dir="ltr">{} × {}</bdi>', ((count, name) for name, count in host.models.items()))
+    """ "8 × H100 80GB", several joined."""
+    return format_html_join(
+        _(", "), '<bdi dir="ltr">{} × {}</bdi>', ((count, name) for name, count in host.models.items())
+    )
 
 
 def host_said(host: Host, at: datetime) -> Said:
@@ -96,7 +104,9 @@ def host_said(host: Host, at: datetime) -> Said:
     for hidden, said in _HIDDEN.items():
         if host.hidden == hidden:
             state, text, reason, todo = said()
-            return Said(state, _("%(state)s, %(rented)s") % {"state": text, "rented": rented} if rented else text, reason, todo)
+            return Said(
+                state, _("%(state)s, %(rented)s") % {"state": text, "rented": rented} if rented else text, reason, todo
+            )
     if not host.cards:
         return Said("warn", _("Connected, no GPU found"), todo=_("Check that nvidia-smi lists the cards on the host."))
     for standing, state in ((Standing.FAILED, "bad"), (Standing.DELISTED, "warn"), (Standing.UNADMITTED, "warn")):
@@ -115,7 +125,14 @@ def _offline(host: Host, at: datetime) -> Said:
     }
     if machine.lost_at is not None:
         reason += " " + _("It has been silent for so long that rentals on it have ended.")
-    return Said("bad", text, reason, _("Check power and network of the host, then that the agent runs. It reconnects by itself; nothing has to be installed again."))
+    return Said(
+        "bad",
+        text,
+        reason,
+        _(
+            "Check power and network of the host, then that the agent runs. It reconnects by itself; nothing has to be installed again."
+        ),
+    )
 
 
 _HIDDEN: dict[Hidden, Any] = {
@@ -171,23 +188,36 @@ def card_said(card: Card, host: Host) -> Said:
         return Said("bad", _("Failed"), health_in_words(gpu) or _("The agent reports it as failed."))
     if card.standing == Standing.UNADMITTED:
         if gpu.variant is None:
-            return Said("warn", _("Not in the catalogue"), _("We do not know this card yet. Our team adds it or answers you."))
+            return Said(
+                "warn", _("Not in the catalogue"), _("We do not know this card yet. Our team adds it or answers you.")
+            )
         return Said(
             "warn",
             _("Waiting for admission"),
-            _("The approved application does not cover this card: another model, or more than the approved number. Our team admits it or answers you."),
+            _(
+                "The approved application does not cover this card: another model, or more than the approved number. Our team admits it or answers you."
+            ),
         )
     said = {
         Standing.KEPT: Said("idle", _("Kept by you"), _("The platform does not use it and renters do not see it.")),
         Standing.OFFLINE: Said("bad", _("Offline"), _("Its machine does not answer.")),
         Standing.RENTED: Said("busy", _("Rented")),
         Standing.MEASURING: Said("busy", _("Being measured"), _("A benchmark runs. It takes a few minutes.")),
-        Standing.WAITING: Said("info", _("Waiting for its first benchmark"), _("It starts by itself within minutes of connecting.")),
-        Standing.UNPRICED: Said("warn", _("No price"), todo=_("Set a price for %(model)s; then it is offered.") % {"model": card.model_name}),
+        Standing.WAITING: Said(
+            "info", _("Waiting for its first benchmark"), _("It starts by itself within minutes of connecting.")
+        ),
+        Standing.UNPRICED: Said(
+            "warn", _("No price"), todo=_("Set a price for %(model)s; then it is offered.") % {"model": card.model_name}
+        ),
         Standing.FREE: Said("ok", _("Free"), _("Offered to renters now.")),
     }[card.standing]
     if gpu.health == Gpu.Health.DEGRADED:
-        return Said("warn", _("%(state)s, degraded") % {"state": said.text}, health_in_words(gpu) or _("The driver reported an error on it."), said.todo)
+        return Said(
+            "warn",
+            _("%(state)s, degraded") % {"state": said.text},
+            health_in_words(gpu) or _("The driver reported an error on it."),
+            said.todo,
+        )
     return said
 
 

@@ -18,7 +18,9 @@ USDC = 1_000_000
 
 
 def person(name: str = "someone", **fields: object) -> User:
-    return User.objects.create_user(f"{name}-{next(_numbers)}-{uuid.uuid4().hex[:6]}@example.org", None, full_name=name, **fields)
+    return User.objects.create_user(
+        f"{name}-{next(_numbers)}-{uuid.uuid4().hex[:6]}@example.org", None, full_name=name, **fields
+    )
 
 
 def organisation(name: str = "someone") -> Organisation:
@@ -42,7 +44,15 @@ def fund(org: Organisation, micro: int, *, at: datetime) -> None:
     )
 
 
-def start_meter(payer: Organisation, payee: Organisation, *, at: datetime, rate: int = 2_500_000, fee_bps: int = 800, quantity: int = 1) -> Meter:
+def start_meter(
+    payer: Organisation,
+    payee: Organisation,
+    *,
+    at: datetime,
+    rate: int = 2_500_000,
+    fee_bps: int = 800,
+    quantity: int = 1,
+) -> Meter:
     return metering.open_meter(
         payer=payer,
         payee=payee,
@@ -50,7 +60,13 @@ def start_meter(payer: Organisation, payee: Organisation, *, at: datetime, rate:
         quantity=quantity,
         fee_bps=fee_bps,
         reference=uuid.uuid4(),
-        labels={"rental": "r-1", "model": "H100 80GB", "machine": "fra-1", "gpus": [{"id": "GPU-a", "index": 0}], "image": "busybox"},
+        labels={
+            "rental": "r-1",
+            "model": "H100 80GB",
+            "machine": "fra-1",
+            "gpus": [{"id": "GPU-a", "index": 0}],
+            "image": "busybox",
+        },
         at=at,
     )
 

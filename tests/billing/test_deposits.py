@@ -83,7 +83,9 @@ def test_two_watchers_at_once_credit_once(now: datetime) -> None:
     depositor = organisation("depositor")
     row = deposits.address_for(depositor, at=now)
     chainkit.give(row.owner, 7 * USDC)
-    assert not [result for result in together(4, lambda _n: deposits.find_deposits(at=now)) if isinstance(result, Exception)]
+    assert not [
+        result for result in together(4, lambda _n: deposits.find_deposits(at=now)) if isinstance(result, Exception)
+    ]
     assert owned(depositor) == 7 * USDC
     assert Deposit.objects.filter(organisation=depositor).count() == 1
 
@@ -117,7 +119,9 @@ def test_another_token_and_a_failed_transfer_are_not_credited(depositor: Organis
     assert not Deposit.objects.filter(organisation=depositor).exists()
 
 
-def test_money_sent_to_the_treasury_itself_is_listed_as_unmatched_and_can_be_given(depositor: Organisation, now: datetime) -> None:
+def test_money_sent_to_the_treasury_itself_is_listed_as_unmatched_and_can_be_given(
+    depositor: Organisation, now: datetime
+) -> None:
     signature = chainkit.give(treasury.address(), 9 * USDC)
     deposits.find_deposits(at=now + timedelta(seconds=3))
     deposit = Deposit.objects.get()

@@ -25,7 +25,7 @@ def together(count: int, act: Callable[[int], object]) -> list[object]:
         barrier.wait()
         try:
             return act(number)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             return error
         finally:
             connection.close()
@@ -45,7 +45,9 @@ def pay(renter: Organisation, provider: Organisation, micro: int, *, key: str, a
     )
 
 
-def test_a_transfer_moves_money_and_the_sum_stays_zero(renter: Organisation, provider: Organisation, noon: datetime) -> None:
+def test_a_transfer_moves_money_and_the_sum_stays_zero(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
     pay(renter, provider, 30 * USDC, key="a", at=noon)
     assert owned(renter) == 70 * USDC
     assert owned(provider, Kind.PROVIDER_PAYABLE) == 30 * USDC
@@ -54,7 +56,9 @@ def test_a_transfer_moves_money_and_the_sum_stays_zero(renter: Organisation, pro
 
 
 @pytest.mark.case("money-F7", "money-F32")
-def test_a_key_moves_money_once_and_returns_the_first_transfer(renter: Organisation, provider: Organisation, noon: datetime) -> None:
+def test_a_key_moves_money_once_and_returns_the_first_transfer(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
     first = pay(renter, provider, USDC, key="same", at=noon)
     assert pay(renter, provider, USDC, key="same", at=noon) == first
     assert owned(renter) == 99 * USDC
@@ -64,7 +68,9 @@ def test_a_key_moves_money_once_and_returns_the_first_transfer(renter: Organisat
 
 
 @pytest.mark.case("money-F32")
-def test_a_repeated_key_within_one_call_counts_once(renter: Organisation, provider: Organisation, noon: datetime) -> None:
+def test_a_repeated_key_within_one_call_counts_once(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
     posting = Posting(
         key="line",
         debit=ledger.account(Kind.RENTER_BALANCE, organisation=renter),
@@ -76,7 +82,9 @@ def test_a_repeated_key_within_one_call_counts_once(renter: Organisation, provid
     assert owned(provider, Kind.PROVIDER_PAYABLE) == 5
 
 
-def test_an_overdraft_is_refused_by_name_and_writes_nothing(renter: Organisation, provider: Organisation, noon: datetime) -> None:
+def test_an_overdraft_is_refused_by_name_and_writes_nothing(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
     with pytest.raises(ledger.NotEnoughMoney) as caught:
         pay(renter, provider, 101 * USDC, key="too much", at=noon)
     assert (caught.value.needed_micro, caught.value.have_micro) == (101 * USDC, 100 * USDC)
@@ -160,7 +168,9 @@ def test_two_reversals_at_once_give_the_money_back_once(noon: datetime) -> None:
     renter, provider = organisation("renter"), organisation("provider")
     fund(renter, 100, at=noon)
     paid = pay(renter, provider, 10, key="p", at=noon)
-    results = together(4, lambda number: ledger.reverse(transfer=paid, key=f"r{number}", by=None, reason="race", at=noon))
+    results = together(
+        4, lambda number: ledger.reverse(transfer=paid, key=f"r{number}", by=None, reason="race", at=noon)
+    )
     assert sum(isinstance(result, Transfer) for result in results) == 1
     assert sum(isinstance(result, ledger.AlreadyReversed) for result in results) == 3
     assert owned(renter) == 100
@@ -168,7 +178,15 @@ def test_two_reversals_at_once_give_the_money_back_once(noon: datetime) -> None:
 
 def test_a_platform_account_may_be_negative_and_is_the_sum_of_its_transfers(noon: datetime, db: None) -> None:
     loss, adjustments = ledger.account(Kind.LOSS), ledger.account(Kind.ADJUSTMENTS)
-    ledger.post(key=str(uuid.uuid4()), debit=loss, credit=adjustments, amount_micro=3, kind=Move.ADJUSTMENT, at=noon, reason="test")
+    ledger.post(
+        key=str(uuid.uuid4()),
+        debit=loss,
+        credit=adjustments,
+        amount_micro=3,
+        kind=Move.ADJUSTMENT,
+        at=noon,
+        reason="test",
+    )
     assert (ledger.balance(loss), ledger.balance(adjustments)) == (-3, 3)
 
 

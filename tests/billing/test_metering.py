@@ -49,13 +49,23 @@ def test_any_ticks_come_to_the_same_total_and_the_parts_to_the_charge(rate: int,
 
 
 @pytest.mark.spec("G1")
-@pytest.mark.parametrize(("rate", "bps", "seconds", "gross", "fee"), [(350_000, 800, 3600, 350_000, 28_000), (350_000, 800, 86_400, 8_400_000, 672_000)])
+@pytest.mark.parametrize(
+    ("rate", "bps", "seconds", "gross", "fee"),
+    [(350_000, 800, 3600, 350_000, 28_000), (350_000, 800, 86_400, 8_400_000, 672_000)],
+)
 def test_the_known_vectors_come_out_exactly_at_random_ticks(
-    renter: Organisation, provider: Organisation, noon: datetime, rate: int, bps: int, seconds: int, gross: int, fee: int
+    renter: Organisation,
+    provider: Organisation,
+    noon: datetime,
+    rate: int,
+    bps: int,
+    seconds: int,
+    gross: int,
+    fee: int,
 ) -> None:
     meter = start_meter(renter, provider, at=noon, rate=rate, fee_bps=bps)
     chance = random.Random(7)
-    for tick in sorted(chance.sample(range(1, seconds), 12)) + [seconds]:
+    for tick in [*sorted(chance.sample(range(1, seconds), 12)), seconds]:
         prove_and_settle(meter, noon + tick * SECOND)
     assert (meter.billed_seconds, meter.billed_gross_micro, meter.billed_fee_micro) == (seconds, gross, fee)
     assert owned(renter) == 100 * USDC - gross
@@ -82,7 +92,9 @@ def test_a_proof_only_moves_forward(renter: Organisation, provider: Organisation
     assert meter.proved_until == noon + 60 * SECOND
 
 
-def test_a_charge_needs_a_whole_second_and_fractions_are_not_lost(renter: Organisation, provider: Organisation, noon: datetime) -> None:
+def test_a_charge_needs_a_whole_second_and_fractions_are_not_lost(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
     start = noon + timedelta(milliseconds=700)
     meter = start_meter(renter, provider, at=start, rate=3_600_000)
     prove_and_settle(meter, noon + timedelta(milliseconds=1600))
@@ -91,16 +103,28 @@ def test_a_charge_needs_a_whole_second_and_fractions_are_not_lost(renter: Organi
     assert (meter.billed_seconds, meter.billed_gross_micro) == (2, 2000)
 
 
-def test_opening_twice_for_one_rental_is_one_meter(renter: Organisation, provider: Organisation, noon: datetime) -> None:
+def test_opening_twice_for_one_rental_is_one_meter(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
     reference = uuid.uuid4()
-    values = {"payer": renter, "payee": provider, "rate_micro_per_hour": 1, "quantity": 1, "fee_bps": 0, "reference": reference, "labels": {}}
+    values = {
+        "payer": renter,
+        "payee": provider,
+        "rate_micro_per_hour": 1,
+        "quantity": 1,
+        "fee_bps": 0,
+        "reference": reference,
+        "labels": {},
+    }
     first = metering.open_meter(**values, at=noon)
     assert metering.open_meter(**values, at=noon + SECOND) == first
     assert Meter.objects.get().started_at == noon
 
 
 @pytest.mark.spec("G1")
-def test_the_first_end_wins_and_closing_again_changes_nothing(renter: Organisation, provider: Organisation, noon: datetime) -> None:
+def test_the_first_end_wins_and_closing_again_changes_nothing(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
     meter = start_meter(renter, provider, at=noon, rate=3_600_000)
     ended = metering.close_meter(meter=meter, ended_at=noon + 100 * SECOND, at=noon + 110 * SECOND)
     assert (ended.billed_seconds, ended.closed) == (100, True)
@@ -118,11 +142,15 @@ def test_an_end_before_the_start_charges_nothing(renter: Organisation, provider:
 
 
 @pytest.mark.spec("F2", "G1")
-def test_a_start_needs_money_for_an_hour_of_all_that_runs(renter: Organisation, provider: Organisation, noon: datetime) -> None:
+def test_a_start_needs_money_for_an_hour_of_all_that_runs(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
     start_meter(renter, provider, at=noon, rate=60 * USDC)
     metering.check_runway(organisation=renter, extra_rate_micro_per_hour=40 * USDC, at=noon)
     with pytest.raises(NotEnoughMoney) as caught:
-        metering.check_runway(organisation=renter, extra_rate_micro_per_hour=30 * USDC, pending_rates=[10 * USDC, USDC], at=noon)
+        metering.check_runway(
+            organisation=renter, extra_rate_micro_per_hour=30 * USDC, pending_rates=[10 * USDC, USDC], at=noon
+        )
     assert (caught.value.needed_micro, caught.value.have_micro) == (101 * USDC, 100 * USDC)
 
 
@@ -135,7 +163,10 @@ def test_a_renter_without_any_money_is_refused(make_organisation, noon: datetime
 def test_ten_meters_on_one_balance_end_together_and_leave_it_at_nothing_or_next_to_it(noon: datetime, db: None) -> None:
     renter = organisation("renter")
     fund(renter, 1_000_003, at=noon)
-    meters = [start_meter(renter, organisation(f"p{i}"), at=noon + i * SECOND, rate=333_333 + i, fee_bps=1000) for i in range(10)]
+    meters = [
+        start_meter(renter, organisation(f"p{i}"), at=noon + i * SECOND, rate=333_333 + i, fee_bps=1000)
+        for i in range(10)
+    ]
     late = noon + 10 * HOUR
     metering.prove(until={meter.pk: late for meter in meters})
     metering.settle_payer(organisation=renter, at=late)
@@ -167,10 +198,16 @@ def test_a_deposit_prolongs_what_runs(renter: Organisation, provider: Organisati
     meter.refresh_from_db()
     assert meter.funded_until == noon + 4 * HOUR
     position = metering.position(renter, at=noon)
-    assert (position.posted_micro, position.burn_micro_per_hour, position.funded_until) == (200 * USDC, 50 * USDC, noon + 4 * HOUR)
+    assert (position.posted_micro, position.burn_micro_per_hour, position.funded_until) == (
+        200 * USDC,
+        50 * USDC,
+        noon + 4 * HOUR,
+    )
 
 
-def test_when_one_of_two_stops_the_other_is_funded_longer(renter: Organisation, provider: Organisation, noon: datetime) -> None:
+def test_when_one_of_two_stops_the_other_is_funded_longer(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
     first, second = (start_meter(renter, provider, at=noon, rate=50 * USDC) for _ in range(2))
     first.refresh_from_db()
     assert first.funded_until == noon + HOUR
@@ -201,7 +238,9 @@ def test_a_charge_never_spans_a_midnight(renter: Organisation, provider: Organis
     assert meter.billed_gross_micro == 1_800_000
 
 
-def test_the_sweep_settles_hourly_and_each_minute_near_the_end_of_the_money(renter: Organisation, provider: Organisation, noon: datetime) -> None:
+def test_the_sweep_settles_hourly_and_each_minute_near_the_end_of_the_money(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
     calm = start_meter(renter, provider, at=noon, rate=USDC)
     poor = organisation("poor")
     fund(poor, USDC // 10, at=noon)
@@ -282,9 +321,14 @@ def test_two_tabs_cannot_spend_the_last_hour_twice(noon: datetime) -> None:
 
 
 @pytest.mark.parametrize("session_zone", ["UTC", "Europe/Berlin", "America/New_York"])
-@pytest.mark.parametrize(("start", "seconds"), [(datetime(2026, 3, 28, 23, 30, tzinfo=UTC), 7200), (datetime(2026, 10, 24, 22, 30, tzinfo=UTC), 14_400)])
+@pytest.mark.parametrize(
+    ("start", "seconds"),
+    [(datetime(2026, 3, 28, 23, 30, tzinfo=UTC), 7200), (datetime(2026, 10, 24, 22, 30, tzinfo=UTC), 14_400)],
+)
 @pytest.mark.case("money-F24")
-def test_a_clock_change_changes_no_bill(renter: Organisation, provider: Organisation, start: datetime, seconds: int, session_zone: str) -> None:
+def test_a_clock_change_changes_no_bill(
+    renter: Organisation, provider: Organisation, start: datetime, seconds: int, session_zone: str
+) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('TimeZone', %s, true)", [session_zone])
     meter = start_meter(renter, provider, at=start, rate=USDC)
@@ -298,7 +342,9 @@ def test_posted_and_accruing_only_grow_and_end_as_one_total(db: None, data: st.D
     noon = datetime(2026, 10, 14, 12, 0, tzinfo=UTC)
     renter, provider = organisation("renter"), organisation("provider")
     fund(renter, data.draw(st.integers(1, 3 * USDC)), at=noon)
-    meter = start_meter(renter, provider, at=noon, rate=data.draw(st.integers(1, 5 * USDC)), fee_bps=data.draw(st.integers(0, 2000)))
+    meter = start_meter(
+        renter, provider, at=noon, rate=data.draw(st.integers(1, 5 * USDC)), fee_bps=data.draw(st.integers(0, 2000))
+    )
     before, at = 0, noon
     for step in data.draw(st.lists(st.integers(0, 5000), max_size=8)):
         at += timedelta(milliseconds=step * 700)

@@ -52,7 +52,9 @@ def earner(db: None, now: datetime) -> Organisation:
 
 
 @pytest.mark.spec("F2")
-def test_the_balance_page_shows_the_address_the_money_and_until_when_it_lasts(payer: Organisation, earner: Organisation, now: datetime) -> None:
+def test_the_balance_page_shows_the_address_the_money_and_until_when_it_lasts(
+    payer: Organisation, earner: Organisation, now: datetime
+) -> None:
     meter = start_meter(payer, earner, at=now - timedelta(minutes=10), rate=6 * USDC)
     metering.prove(until={meter.pk: now})
     page = client_of(payer).get(reverse("billing:balance"))
@@ -65,7 +67,9 @@ def test_the_balance_page_shows_the_address_the_money_and_until_when_it_lasts(pa
     assert 'role="img" aria-label="QR code' in page.content.decode()
 
 
-def test_the_history_sums_a_rentals_day_and_its_uppermost_balance_is_the_posted_one(payer: Organisation, earner: Organisation) -> None:
+def test_the_history_sums_a_rentals_day_and_its_uppermost_balance_is_the_posted_one(
+    payer: Organisation, earner: Organisation
+) -> None:
     noon = datetime(2026, 10, 14, 12, tzinfo=UTC)
     meter = start_meter(payer, earner, at=noon, rate=USDC)
     for minutes in (20, 40, 60):
@@ -119,7 +123,9 @@ def test_the_pages_need_a_sign_in_and_the_dashboard_a_provider(db: None, payer: 
 
 
 @pytest.mark.spec("G2")
-def test_earnings_show_posted_and_accruing_apart_and_every_table_sums(payer: Organisation, earner: Organisation, now: datetime) -> None:
+def test_earnings_show_posted_and_accruing_apart_and_every_table_sums(
+    payer: Organisation, earner: Organisation, now: datetime
+) -> None:
     start = max(now - timedelta(hours=2), datetime.combine(now.date(), datetime.min.time(), UTC))
     meter = start_meter(payer, earner, at=start, rate=7_000_001, fee_bps=1000, quantity=2)
     meter.labels |= {"gpus": [{"id": "GPU-a", "index": 0}, {"id": "GPU-b", "index": 1}]}
@@ -156,7 +162,9 @@ def test_the_queries_of_the_earnings_do_not_grow_with_the_rentals(
         client.get(reverse("providers:earnings"))
 
 
-@pytest.mark.parametrize(("first", "last"), [("2026-10-14", "2026-10-01"), ("soon", "2026-10-01"), ("2020-01-01", "2026-01-01")])
+@pytest.mark.parametrize(
+    ("first", "last"), [("2026-10-14", "2026-10-01"), ("soon", "2026-10-01"), ("2020-01-01", "2026-01-01")]
+)
 def test_a_range_that_is_none_is_refused(earner: Organisation, first: str, last: str) -> None:
     page = client_of(earner).get(reverse("providers:earnings") + f"?period=dates&first={first}&last={last}")
     assert page.status_code == 422

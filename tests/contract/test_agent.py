@@ -20,14 +20,20 @@ from tests.server import Server, clock, wait_for
 type Agents = Callable[[str], AgentProcess]
 
 
-def started(agents: Agents, provider: Provider, *, name: str = "host", simulate: str = "rtx4090x2", **env: str) -> tuple[AgentProcess, Machine]:
+def started(
+    agents: Agents, provider: Provider, *, name: str = "host", simulate: str = "rtx4090x2", **env: str
+) -> tuple[AgentProcess, Machine]:
     agent = agents(name)
     agent.start(key=hosts.api_key(provider, at=datetime.now(UTC)), simulate=simulate, **env)
     known = set(Machine.objects.values_list("pk", flat=True))
 
     def connected() -> Machine | None:
         assert agent.child is None or agent.child.poll() is None, agent.said()
-        return Machine.objects.exclude(pk__in=known).filter(last_seen_at__isnull=False, connected_since__isnull=False).first()
+        return (
+            Machine.objects.exclude(pk__in=known)
+            .filter(last_seen_at__isnull=False, connected_since__isnull=False)
+            .first()
+        )
 
     return agent, wait_for(connected, what="the machine's first heartbeat")
 
@@ -55,7 +61,14 @@ def reached(workload: Workload, *states: str, seconds: float = 40) -> Workload:
 
 def log_of(workload: Workload, last: str, *, seconds: float = 30) -> str:
     """The whole log once it holds ``last``."""
-    return wait_for(lambda: (text := workloads.read_log(workload)[0]) and last in text and text, seconds=seconds, what=f"{last!r} in the log") or ""
+    return (
+        wait_for(
+            lambda: (text := workloads.read_log(workload)[0]) and last in text and text,
+            seconds=seconds,
+            what=f"{last!r} in the log",
+        )
+        or ""
+    )
 
 
 @pytest.mark.spec("A9", "B2", "B4", "B5")
@@ -82,17 +95,30 @@ def test_a_host_enrols_and_is_connected_with_its_cards(agents: Agents, provider:
 def test_it_is_measured_by_itself_and_gets_a_score(agents: Agents, provider: Provider) -> None:
     _agent, machine = started(agents, provider, simulate="l4x2")
     with clock("benchmarks", "scores"):
-        wait_for(lambda: Gpu.objects.filter(machine=machine, benchmarked_at__isnull=False).count() == 2, seconds=60, what="the benchmark")
+        wait_for(
+            lambda: Gpu.objects.filter(machine=machine, benchmarked_at__isnull=False).count() == 2,
+            seconds=60,
+            what="the benchmark",
+        )
         score = wait_for(lambda: scores.latest(machine), what="the score")
     for run in Benchmark.objects.filter(gpu__machine=machine):
         assert (run.state, run.simulated) == ("accepted", True)
-        assert None not in (run.fp16_tflops, run.fp32_tflops, run.tensor_tflops, run.vram_read_gbps, run.vram_write_gbps)
+        assert None not in (
+            run.fp16_tflops,
+            run.fp32_tflops,
+            run.tensor_tflops,
+            run.vram_read_gbps,
+            run.vram_write_gbps,
+        )
         assert None not in (run.latency_ms, run.download_mbps, run.upload_mbps, run.disk_read_mb_s, run.disk_write_mb_s)
         assert run.performance is not None
         assert 80 < run.performance < 125
     assert score.new is True
     assert 90 < score.score <= 100
-    wait_for(lambda: not GpuClaim.objects.filter(gpu__machine=machine, period__endswith=None).exists(), what="the cards' release")
+    wait_for(
+        lambda: not GpuClaim.objects.filter(gpu__machine=machine, period__endswith=None).exists(),
+        what="the cards' release",
+    )
     assert Gpu.objects.get(machine=machine, index=0).delisted_at is None
 
 
@@ -136,7 +162,9 @@ def test_a_running_job_is_proved_by_heartbeats_and_stopped_on_request(agents: Ag
 
 @pytest.mark.spec("B4")
 @pytest.mark.case("agent-31", "agent-33")
-def test_an_agent_that_is_killed_in_the_middle_of_a_job_ends_it_exactly_once(agents: Agents, provider: Provider) -> None:
+def test_an_agent_that_is_killed_in_the_middle_of_a_job_ends_it_exactly_once(
+    agents: Agents, provider: Provider
+) -> None:
     agent, machine = started(agents, provider)
     workload = give_job(machine, "echo first; sleep 4; echo second; exit 7")
     reached(workload, "running")
@@ -156,7 +184,9 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_job_ends_it_exactly_once(age
 
 @pytest.mark.spec("B4")
 @pytest.mark.case("agent-38")
-def test_a_job_that_ends_while_its_agent_is_dead_is_reported_with_the_time_it_ended(agents: Agents, provider: Provider) -> None:
+def test_a_job_that_ends_while_its_agent_is_dead_is_reported_with_the_time_it_ended(
+    agents: Agents, provider: Provider
+) -> None:
     agent, machine = started(agents, provider)
     workload = give_job(machine, "sleep 2; exit 0")
     reached(workload, "running")
@@ -172,7 +202,9 @@ def test_a_job_that_ends_while_its_agent_is_dead_is_reported_with_the_time_it_en
 
 
 @pytest.mark.spec("B4")
-def test_a_server_that_is_killed_in_the_middle_of_a_job_loses_nothing(agents: Agents, provider: Provider, live: Server) -> None:
+def test_a_server_that_is_killed_in_the_middle_of_a_job_loses_nothing(
+    agents: Agents, provider: Provider, live: Server
+) -> None:
     agent, machine = started(agents, provider)
     workload = give_job(machine, "echo one; sleep 3; echo two; exit 5")
     reached(workload, "running")
@@ -231,10 +263,16 @@ def test_a_revoked_key_is_told_in_clear_words_at_the_host(agents: Agents, provid
 
 
 @pytest.mark.case("marketplace-31")
-def test_a_second_host_with_the_same_cards_is_refused_in_words(agents: Agents, provider: Provider, now: datetime) -> None:
+def test_a_second_host_with_the_same_cards_is_refused_in_words(
+    agents: Agents, provider: Provider, now: datetime
+) -> None:
     started(agents, provider, name="first", simulate="l4x1", GPUNEX_SIM_SEED="one")
     copy = agents("copy")
-    copy.start(key=hosts.api_key(hosts.approved(at=now, entries=[{"model": "l4-24gb"}]), at=now), simulate="l4x1", GPUNEX_SIM_SEED="one")
+    copy.start(
+        key=hosts.api_key(hosts.approved(at=now, entries=[{"model": "l4-24gb"}]), at=now),
+        simulate="l4x1",
+        GPUNEX_SIM_SEED="one",
+    )
     assert copy.wait() == 14
     assert "connected as another machine" in copy.said()
     assert Machine.objects.count() == 1

@@ -50,7 +50,8 @@ def credit(org: Organisation, micro: int, *, at: datetime) -> None:
 @pytest.mark.spec("H1")
 @pytest.mark.case("money-F48")
 @pytest.mark.parametrize(
-    ("year", "month", "day"), [(2026, 2, 2), (2026, 5, 1), (2026, 8, 3), (2026, 11, 2), (2027, 1, 4), (2028, 5, 1), (2029, 9, 4)]
+    ("year", "month", "day"),
+    [(2026, 2, 2), (2026, 5, 1), (2026, 8, 3), (2026, 11, 2), (2027, 1, 4), (2028, 5, 1), (2029, 9, 4)],
 )
 def test_monthly_payouts_are_made_on_the_first_business_day(year: int, month: int, day: int) -> None:
     assert runs.execution_date(Cadence.MONTHLY, datetime(year, month, 1, tzinfo=UTC)) == date(year, month, day)
@@ -65,7 +66,11 @@ def test_weekly_usdc_is_paid_on_monday_even_if_that_is_a_holiday() -> None:
 @pytest.mark.parametrize(
     ("after", "weekly", "monthly"),
     [
-        (datetime(2026, 12, 31, 23, 59, tzinfo=UTC), datetime(2027, 1, 4, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)),
+        (
+            datetime(2026, 12, 31, 23, 59, tzinfo=UTC),
+            datetime(2027, 1, 4, tzinfo=UTC),
+            datetime(2027, 1, 1, tzinfo=UTC),
+        ),
         (datetime(2028, 2, 28, 12, tzinfo=UTC), datetime(2028, 3, 6, tzinfo=UTC), datetime(2028, 3, 1, tzinfo=UTC)),
         (MONDAY, MONDAY + WEEK, datetime(2026, 11, 1, tzinfo=UTC)),
     ],
@@ -82,7 +87,10 @@ def test_a_weekly_run_pays_who_earned_the_minimum_and_carries_over_the_rest() ->
     rich, poor, exact = (earner(micro, at=before) for micro in (50 * USDC, 20 * USDC - 1, 20 * USDC))
     homeless = earner(90 * USDC, at=before, wallet=False)
     assert runs.make_due(at=MONDAY + timedelta(minutes=3)) == 2
-    assert set(Payout.objects.values_list("organisation", "amount_micro")) == {(rich.pk, 50 * USDC), (exact.pk, 20 * USDC)}
+    assert set(Payout.objects.values_list("organisation", "amount_micro")) == {
+        (rich.pk, 50 * USDC),
+        (exact.pk, 20 * USDC),
+    }
     assert owned(poor, Kind.PROVIDER_PAYABLE) == 20 * USDC - 1
     assert owned(homeless, Kind.PROVIDER_PAYABLE) == 90 * USDC
     credit(poor, 1, at=MONDAY + timedelta(days=1))
@@ -144,7 +152,9 @@ def test_a_cadence_counts_from_the_next_period_and_nobody_is_in_both_runs_of_one
 
 
 @pytest.mark.django_db
-def test_one_row_that_fails_does_not_stop_the_run_and_is_made_by_the_next_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_row_that_fails_does_not_stop_the_run_and_is_made_by_the_next_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     broken, fine = (earner(30 * USDC, at=MONDAY - timedelta(days=1)) for _ in range(2))
     real = runs.payable_at
 
@@ -201,7 +211,9 @@ def test_two_admins_at_once_cannot_pay_the_same_money(at: datetime) -> None:
 
 
 @pytest.mark.spec("H1")
-def test_a_cycle_payout_above_the_cap_waits_for_two_different_admins(at: datetime, admin: User, second_admin: User) -> None:
+def test_a_cycle_payout_above_the_cap_waits_for_two_different_admins(
+    at: datetime, admin: User, second_admin: User
+) -> None:
     Policy.load()
     Policy.objects.update(payout_cap_micro=25 * USDC)
     earner(30 * USDC, at=MONDAY - timedelta(days=1))

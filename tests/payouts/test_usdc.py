@@ -33,7 +33,9 @@ def off_cycle(org: Organisation, admin: User, at: datetime, micro: int | None = 
 
 
 @pytest.mark.spec("H1", "H2")
-def test_an_off_cycle_payout_reaches_the_wallet_with_its_memo_and_the_books_balance(provider: Organisation, admin: User, at: datetime) -> None:
+def test_an_off_cycle_payout_reaches_the_wallet_with_its_memo_and_the_books_balance(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
     payout = run_until_done(off_cycle(provider, admin, at), at=at)
     assert payout.state == Payout.State.PAID
     assert chainkit.held(payout.destination) == 30 * USDC
@@ -112,7 +114,9 @@ def test_a_hidden_status_is_waited_for_and_not_signed_anew(provider: Organisatio
 
 
 @pytest.mark.case("money-F6")
-def test_what_one_node_still_hides_after_expiry_is_not_signed_anew(provider: Organisation, admin: User, at: datetime) -> None:
+def test_what_one_node_still_hides_after_expiry_is_not_signed_anew(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
     payout = off_cycle(provider, admin, at)
     usdc.advance(at=at)
     chainkit.faults(hide_status_s=3600.0, only_path="/a", advance_blocks=PAST_THE_WINDOW)
@@ -138,7 +142,9 @@ def test_a_node_that_answers_with_the_slot_expires_nothing(provider: Organisatio
 
 
 @pytest.mark.case("money-F4", "money-F9")
-def test_a_dropped_transaction_is_signed_anew_only_after_its_window(provider: Organisation, admin: User, at: datetime) -> None:
+def test_a_dropped_transaction_is_signed_anew_only_after_its_window(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
     payout = off_cycle(provider, admin, at)
     chainkit.faults(drop=1)
     usdc.advance(at=at)
@@ -181,7 +187,9 @@ def test_what_never_lands_is_held_for_review_with_an_alert_and_its_money_stays_r
 
 
 @pytest.mark.case("money-F36")
-def test_a_frozen_wallet_fails_by_name_and_the_money_is_earnings_again(provider: Organisation, admin: User, at: datetime) -> None:
+def test_a_frozen_wallet_fails_by_name_and_the_money_is_earnings_again(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
     payout = off_cycle(provider, admin, at)
     chainkit.give(payout.destination, 1)
     faucet_key = load_key(django_settings.FAUCET_KEY_FILE)
@@ -209,14 +217,18 @@ def test_a_wallet_frozen_after_signing_is_not_called_paid(provider: Organisation
 
 
 @pytest.mark.case("money-F37")
-def test_a_wallet_that_never_held_usdc_is_paid_and_its_account_opened(provider: Organisation, admin: User, at: datetime) -> None:
+def test_a_wallet_that_never_held_usdc_is_paid_and_its_account_opened(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
     payout = off_cycle(provider, admin, at)
     assert chainkit.held(payout.destination) == 0
     run_until_done(payout, at=at)
     assert chainkit.held(payout.destination) == 30 * USDC
 
 
-def test_a_treasury_that_holds_too_little_pauses_the_run_and_pays_once_it_is_filled(provider: Organisation, admin: User, at: datetime) -> None:
+def test_a_treasury_that_holds_too_little_pauses_the_run_and_pays_once_it_is_filled(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
     payout = off_cycle(provider, admin, at)
     # More than the treasury has is promised elsewhere, and on its way.
     other = Payout.objects.create(
@@ -243,7 +255,9 @@ def admin_organisation(at: datetime) -> Organisation:
     return organisation("other")
 
 
-def test_the_kill_switch_signs_nothing_and_still_finds_what_landed(provider: Organisation, admin: User, at: datetime) -> None:
+def test_the_kill_switch_signs_nothing_and_still_finds_what_landed(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
     first, second = off_cycle(provider, admin, at, USDC), None
     usdc.advance(at=at)
     Policy.load()

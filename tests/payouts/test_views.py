@@ -40,7 +40,9 @@ def test_a_wallet_is_connected_and_shown(earner: Organisation) -> None:
     page = client.get(reverse("providers:payouts"))
     assert "No wallet is connected" in text_of(page.content)
     assert b'name="last_characters"' in page.content
-    page = client.post(reverse("providers:connect_wallet"), {"address": wallet, "last_characters": wallet[-6:]}, follow=True)
+    page = client.post(
+        reverse("providers:connect_wallet"), {"address": wallet, "last_characters": wallet[-6:]}, follow=True
+    )
     assert page.status_code == 200
     assert wallet in text_of(page.content)
     assert "No wallet is connected" not in text_of(page.content)
@@ -62,7 +64,9 @@ def test_each_address_that_is_no_wallet_is_refused_beside_the_field_and_kept(ear
         "off the curve": ata(chainkit.wallet(), treasury.mint()),
         "0x": "0x52908400098527886E0F7030069857D2E4169EE7",
     }[kind]
-    page = client_of(earner).post(reverse("providers:connect_wallet"), {"address": address, "last_characters": address[-6:]})
+    page = client_of(earner).post(
+        reverse("providers:connect_wallet"), {"address": address, "last_characters": address[-6:]}
+    )
     assert page.status_code == 422
     assert page.context["form"].errors.get("address")
     assert b'class="error"' in page.content
@@ -71,7 +75,9 @@ def test_each_address_that_is_no_wallet_is_refused_beside_the_field_and_kept(ear
 
 
 def test_other_last_characters_are_refused(earner: Organisation) -> None:
-    page = client_of(earner).post(reverse("providers:connect_wallet"), {"address": chainkit.wallet(), "last_characters": "aaaaaa"})
+    page = client_of(earner).post(
+        reverse("providers:connect_wallet"), {"address": chainkit.wallet(), "last_characters": "aaaaaa"}
+    )
     assert page.status_code == 422
     assert page.context["form"].errors.get("last_characters")
 
@@ -79,7 +85,9 @@ def test_other_last_characters_are_refused(earner: Organisation) -> None:
 def test_a_silent_chain_is_said_and_nothing_is_changed(earner: Organisation) -> None:
     chainkit.faults(rpc_down=True)
     wallet = chainkit.wallet()
-    page = client_of(earner).post(reverse("providers:connect_wallet"), {"address": wallet, "last_characters": wallet[-6:]})
+    page = client_of(earner).post(
+        reverse("providers:connect_wallet"), {"address": wallet, "last_characters": wallet[-6:]}
+    )
     assert page.status_code == 422
     assert "did not answer" in text_of(page.content)
     assert not PayoutMethod.objects.exists()
@@ -92,7 +100,12 @@ def test_a_viewer_may_look_and_not_change(earner: Organisation, at: datetime) ->
     client.force_login(viewer, backend=BACKEND)
     assert b'name="address"' not in client.get(reverse("providers:payouts")).content
     wallet = chainkit.wallet()
-    assert client.post(reverse("providers:connect_wallet"), {"address": wallet, "last_characters": wallet[-6:]}).status_code == 422
+    assert (
+        client.post(
+            reverse("providers:connect_wallet"), {"address": wallet, "last_characters": wallet[-6:]}
+        ).status_code
+        == 422
+    )
     client.post(reverse("providers:cadence"), {"cadence": "monthly"})
     assert methods.cadence_of(earner).next_cadence == ""
     assert not PayoutMethod.objects.exists()
@@ -120,7 +133,9 @@ def test_the_cadence_is_chosen_for_the_next_period(earner: Organisation) -> None
 
 
 @pytest.mark.spec("H1", "H2")
-def test_an_admin_pays_off_cycle_from_the_providers_page_and_the_receipt_shows_it(earner: Organisation, admin: User, at: datetime) -> None:
+def test_an_admin_pays_off_cycle_from_the_providers_page_and_the_receipt_shows_it(
+    earner: Organisation, admin: User, at: datetime
+) -> None:
     wallet = str(Keypair().pubkey())
     methods.connect_wallet(organisation=earner, address=wallet, by=earner.created_by, at=at)
     client = admin_client(admin)
@@ -140,7 +155,9 @@ def test_an_admin_pays_off_cycle_from_the_providers_page_and_the_receipt_shows_i
     receipt = text_of(owner.get(reverse("providers:payout", args=[payout.public_id])).content)
     for part in (signature, wallet, f"gpunex:{payout.public_id}", "30.000000 USDC", "SOL"):
         assert part in receipt
-    assert client_of(organisation("stranger")).get(reverse("providers:payout", args=[payout.public_id])).status_code == 404
+    assert (
+        client_of(organisation("stranger")).get(reverse("providers:payout", args=[payout.public_id])).status_code == 404
+    )
 
 
 def test_an_off_cycle_payout_needs_a_wallet_and_staff(earner: Organisation, admin: User) -> None:
@@ -152,7 +169,9 @@ def test_an_off_cycle_payout_needs_a_wallet_and_staff(earner: Organisation, admi
     assert not Payout.objects.exists()
 
 
-def test_above_the_cap_two_admins_approve_in_the_queue(earner: Organisation, admin: User, second_admin: User, at: datetime) -> None:
+def test_above_the_cap_two_admins_approve_in_the_queue(
+    earner: Organisation, admin: User, second_admin: User, at: datetime
+) -> None:
     methods.connect_wallet(organisation=earner, address=chainkit.wallet(), by=earner.created_by, at=at)
     Policy.load()
     Policy.objects.update(payout_cap_micro=USDC)

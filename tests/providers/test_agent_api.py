@@ -2,11 +2,12 @@
 
 import uuid
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
 from gpunex.kit.secrets import digest
-from providers import keys, machines, workloads
+from providers import declarations, keys, machines, workloads
 from providers.models import Gpu, GpuClaim, Machine, Workload
 from reliability.models import Connection
 from tests import hosts
@@ -83,7 +84,15 @@ def test_a_secret_that_is_none_is_refused_everywhere(secret: str, now: datetime)
     host = connected(approved(at=now), at=now)
     host.secret = secret
     workload = uuid.uuid4()
-    for path in ("inventory", "heartbeat", "telemetry", "events", "uninstall", f"workloads/{workload}/report", f"workloads/{workload}/logs"):
+    for path in (
+        "inventory",
+        "heartbeat",
+        "telemetry",
+        "events",
+        "uninstall",
+        f"workloads/{workload}/report",
+        f"workloads/{workload}/logs",
+    ):
         answer = host.call(path, {})
         assert (answer.status_code, answer.json()["code"]) == (401, "secret_unknown"), path
 
@@ -91,14 +100,20 @@ def test_a_secret_that_is_none_is_refused_everywhere(secret: str, now: datetime)
 def test_another_machines_secret_opens_only_its_own_workloads(now: datetime) -> None:
     provider = approved(at=now)
     mine, other = connected(provider, at=now), connected(provider, at=now)
-    workload = workloads.assign(machine=mine.machine, kind=Workload.Kind.JOB, spec={"image": "a"}, gpus=mine.gpus, at=now)
+    workload = workloads.assign(
+        machine=mine.machine, kind=Workload.Kind.JOB, spec={"image": "a"}, gpus=mine.gpus, at=now
+    )
     assert other.report(workload, "running").json()["code"] == "not_found"
-    assert other.call(f"workloads/{workload.public_id}/logs", {"attempt": 1, "offset": 0, "text": "x"}).status_code == 404
+    assert (
+        other.call(f"workloads/{workload.public_id}/logs", {"attempt": 1, "offset": 0, "text": "x"}).status_code == 404
+    )
 
 
 @pytest.mark.spec("B2")
 def test_detected_cards_become_rows_matched_with_the_catalogue(now: datetime) -> None:
-    host = Host(hosts.api_key(approved(at=now), at=now), [card(0), card(1, name="NVIDIA GeForce GTX 1080", vram_mib=8192)])
+    host = Host(
+        hosts.api_key(approved(at=now), at=now), [card(0), card(1, name="NVIDIA GeForce GTX 1080", vram_mib=8192)]
+    )
     host.enrol()
     known, unknown = host.gpus
     assert known.variant is not None
@@ -117,7 +132,11 @@ def test_a_name_with_another_memory_is_not_the_catalogues_card(now: datetime) ->
 @pytest.mark.spec("A9")
 def test_the_approved_entry_gives_place_power_and_hours(now: datetime) -> None:
     windows = [[0, "18:00", "02:00"]]
-    provider = approved(at=now, ups=True, entries=[{"model": "l4-24gb"}, {"always_available": False, "windows": windows, "city": "Giza"}])
+    provider = approved(
+        at=now,
+        ups=True,
+        entries=[{"model": "l4-24gb"}, {"always_available": False, "windows": windows, "city": "Giza"}],
+    )
     machine = connected(provider, at=now).machine
     assert (machine.country, machine.city, machine.ups) == ("EG", "Giza", True)
     schedule = machine.schedules.get()
@@ -133,6 +152,7 @@ def test_cards_beyond_the_approved_quantity_or_model_wait_for_an_admin(now: date
     assert [gpu.admitted for gpu in first.gpus] == [True, True]
     assert [gpu.admitted for gpu in second.gpus] == [True, False]
     assert other.machine.entry is None
+    assert (other.machine.country, other.machine.city) == ("EG", "Cairo")
     assert [gpu.admitted for gpu in other.gpus] == [False]
     assert Gpu.objects.offerable().filter(machine__provider=provider).count() == 3
 
@@ -141,7 +161,11 @@ def test_cards_beyond_the_approved_quantity_or_model_wait_for_an_admin(now: date
 def test_the_token_ties_the_machine_to_its_own_application_first(now: datetime) -> None:
     provider = approved(at=now, entries=[{"city": "Cairo"}])
     later = provider.organisation.applications.create(
-        created_by=provider.organisation.created_by, full_name="x", email="x@example.org", state="approved", tier="community"
+        created_by=provider.organisation.created_by,
+        full_name="x",
+        email="x@example.org",
+        state="approved",
+        tier="community",
     )
     hosts.add_entry(later, city="Luxor")
     host = Host(keys.make_token(provider=provider, application=later, at=now), [card()])
@@ -157,12 +181,29 @@ def test_a_card_that_is_not_given_is_shown_and_never_offered(now: datetime) -> N
     assert [gpu.index for gpu in Gpu.objects.offerable().filter(machine=host.machine)] == [0]
 
 
+@pytest.mark.spec("B6")
+def test_the_dashboards_choice_lasts_until_the_host_changes_its_own(now: datetime) -> None:
+    host = connected(approved(at=now), at=now, count=1)
+
+    def reported(given: bool) -> bool:
+        host.cards = [host.cards[0] | {"given": given}]
+        host.report_inventory()
+        return host.gpus[0].given
+
+    declarations.give(gpu=host.gpus[0], given=False, at=now)
+    assert reported(True) is False
+    assert reported(False) is False
+    assert reported(True) is True
+
+
 @pytest.mark.case("marketplace-31", "marketplace-32")
 def test_a_uuid_that_another_live_machine_has_is_refused_for_that_card_alone(now: datetime) -> None:
     mine = connected(approved(at=now), at=now, count=2)
     theirs = Host(hosts.api_key(approved(at=now), at=now), [mine.cards[0], card(1)])
     body = theirs.enrol().json()
-    assert [(rejected["uuid"], rejected["code"]) for rejected in body["rejected"]] == [(mine.cards[0]["uuid"], "uuid_taken")]
+    assert [(rejected["uuid"], rejected["code"]) for rejected in body["rejected"]] == [
+        (mine.cards[0]["uuid"], "uuid_taken")
+    ]
     assert [gpu.uuid for gpu in theirs.gpus] == [theirs.cards[1]["uuid"]]
     assert [gpu.removed_at for gpu in mine.gpus] == [None, None]
     answer = theirs.report_inventory().json()
@@ -236,6 +277,13 @@ def test_a_heartbeat_makes_a_machine_connected(now: datetime) -> None:
     assert Connection.objects.get(machine=host.machine).ended_at is None
 
 
+def test_a_heartbeat_costs_three_statements(now: datetime, django_assert_num_queries: Any) -> None:
+    """Who is it, what are the numbers, it lives."""
+    host = connected(approved(at=now), at=now)
+    with django_assert_num_queries(3):
+        host.beat()
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -260,7 +308,12 @@ def test_a_body_that_is_not_as_the_contract_says_is_refused_with_its_errors(body
 @pytest.mark.parametrize("text", ["{", '{"boot_id": NaN}', "\x00"])
 def test_what_is_not_json_is_refused(text: str, now: datetime) -> None:
     host = connected(approved(at=now), at=now)
-    answer = host.client.post(hosts.ROOT + "heartbeat", text, content_type="application/json", headers={"Authorization": f"Bearer {host.secret}"})
+    answer = host.client.post(
+        hosts.ROOT + "heartbeat",
+        text,
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {host.secret}"},
+    )
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
 
 
@@ -317,7 +370,9 @@ def test_a_host_without_cards_is_told_to_look_at_nvidia_smi(now: datetime) -> No
 
 def test_names_of_machines_are_unique_within_a_provider(now: datetime) -> None:
     provider = approved(at=now)
-    assert [connected(provider, at=now, count=1, hostname=name).machine.name for name in ("Rig 1", "rig-1", "rig-1", "..")] == [
+    assert [
+        connected(provider, at=now, count=1, hostname=name).machine.name for name in ("Rig 1", "rig-1", "rig-1", "..")
+    ] == [
         "rig-1",
         "rig-1-2",
         "rig-1-3",
@@ -327,7 +382,11 @@ def test_names_of_machines_are_unique_within_a_provider(now: datetime) -> None:
 
 def job(host: Host, at: datetime) -> Workload:
     return workloads.assign(
-        machine=host.machine, kind=Workload.Kind.JOB, spec={"image": "ubuntu:24.04", "env": {"A": "secret"}}, gpus=host.gpus[:1], at=at
+        machine=host.machine,
+        kind=Workload.Kind.JOB,
+        spec={"image": "ubuntu:24.04", "env": {"A": "secret"}},
+        gpus=host.gpus[:1],
+        at=at,
     )
 
 

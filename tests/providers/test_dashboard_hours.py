@@ -70,7 +70,9 @@ def test_a_preset_fills_the_boxes_and_saves_nothing(client: Client, host: Machin
         ({}, "Choose when the GPUs are available"),
     ],
 )
-def test_hours_that_are_none_are_refused_beside_their_field(client: Client, host: Machine, data: dict[str, Any], words: str) -> None:
+def test_hours_that_are_none_are_refused_beside_their_field(
+    client: Client, host: Machine, data: dict[str, Any], words: str
+) -> None:
     answer = send(client, host, **data)
     assert answer.status_code == 422
     assert words in answer.text
@@ -79,7 +81,11 @@ def test_hours_that_are_none_are_refused_beside_their_field(client: Client, host
 
 def test_the_next_week_is_shown_as_it_will_be_offered(host: Machine, now: datetime) -> None:
     Schedule.objects.create(
-        machine=host, effective_from=now - timedelta(days=1), timezone="Asia/Amman", always=False, windows=[[day, "22:00", "06:00"] for day in range(7)]
+        machine=host,
+        effective_from=now - timedelta(days=1),
+        timezone="Asia/Amman",
+        always=False,
+        windows=[[day, "22:00", "06:00"] for day in range(7)],
     )
     week = next_week(host_of(host, now), "Asia/Amman", now)
     assert len(week) == 7

@@ -50,7 +50,10 @@ def test_the_page_says_connected_and_offline_soon_after(client: Client, host: Ma
     text = page(client, host)
     assert "Offline since" in text
     assert "docker logs --tail 50 gpunex-agent" in text
-    assert "Offline since" in client.get(reverse("providers:machine", args=[host.public_id]), headers={"HX-Request": "true"}).text
+    assert (
+        "Offline since"
+        in client.get(reverse("providers:machine", args=[host.public_id]), headers={"HX-Request": "true"}).text
+    )
 
 
 @pytest.mark.spec("D2")
@@ -71,13 +74,14 @@ def test_draining_takes_the_offer_away_until_work_is_taken_again(client: Client,
 
 
 def test_retiring_waits_for_the_rental_to_end(client: Client, host: Machine, now: datetime) -> None:
-    rental = rent(renter_with(100 * USDC, at=now), Listing.objects.get(machine=host), at=now)
-    report(rental, "running", at=now)
+    began = now - timedelta(minutes=2)
+    rental = rent(renter_with(100 * USDC, at=began), Listing.objects.get(machine=host), at=began)
+    report(rental, "running", at=began)
     answer = post(client, "machine_retire", host.public_id)
     assert answer.status_code == 422
     assert "Nothing was changed" in answer.text
     assert "Drain it" in answer.text
-    report(rental, "finished", at=now + timedelta(seconds=60), exit_code=0, cause="completed", finished_at=now + timedelta(seconds=60))
+    report(rental, "finished", at=now, exit_code=0, cause="completed", finished_at=now)
     assert post(client, "machine_retire", host.public_id).status_code == 302
     host.refresh_from_db()
     assert host.retired_at is not None
@@ -103,10 +107,14 @@ def test_a_gpu_is_taken_back_and_given_again(client: Client, host: Machine) -> N
 
 
 @pytest.mark.spec("A5")
-def test_maintenance_is_announced_in_the_machines_zone_and_cancelled(client: Client, host: Machine, now: datetime) -> None:
+def test_maintenance_is_announced_in_the_machines_zone_and_cancelled(
+    client: Client, host: Machine, now: datetime
+) -> None:
     host.schedules.update(timezone="Asia/Amman")  # UTC+3 all year
     day = (now + timedelta(days=3)).date()
-    answer = post(client, "maintenance", host.public_id, starts_at=f"{day}T05:00", ends_at=f"{day}T07:00", reason="Fans <b>")
+    answer = post(
+        client, "maintenance", host.public_id, starts_at=f"{day}T05:00", ends_at=f"{day}T07:00", reason="Fans <b>"
+    )
     assert answer.status_code == 302
     window = MaintenanceWindow.objects.get()
     assert window.starts_at.isoformat() == f"{day}T02:00:00+00:00"
@@ -120,9 +128,15 @@ def test_maintenance_is_announced_in_the_machines_zone_and_cancelled(client: Cli
 
 @pytest.mark.parametrize(
     ("starts", "ends", "words"),
-    [("", "", "This field is required"), ("tomorrow", "later", "Enter a valid date"), ("2020-01-01T00:00", "2020-01-01T01:00", "begins in the past")],
+    [
+        ("", "", "This field is required"),
+        ("tomorrow", "later", "Enter a valid date"),
+        ("2020-01-01T00:00", "2020-01-01T01:00", "begins in the past"),
+    ],
 )
-def test_a_window_that_is_none_is_refused_where_it_was_typed(client: Client, host: Machine, starts: str, ends: str, words: str) -> None:
+def test_a_window_that_is_none_is_refused_where_it_was_typed(
+    client: Client, host: Machine, starts: str, ends: str, words: str
+) -> None:
     answer = post(client, "maintenance", host.public_id, starts_at=starts, ends_at=ends)
     assert answer.status_code == 422
     assert words in answer.text
@@ -130,10 +144,20 @@ def test_a_window_that_is_none_is_refused_where_it_was_typed(client: Client, hos
     assert starts == "" or f'value="{starts}"' in answer.text
 
 
-def test_readings_are_shown_with_their_units_and_unknown_ones_are_not_zero(client: Client, host: Machine, now: datetime) -> None:
+def test_readings_are_shown_with_their_units_and_unknown_ones_are_not_zero(
+    client: Client, host: Machine, now: datetime
+) -> None:
     gpu = host.gpus.get(index=0)
     Sample.objects.bulk_create(
-        Sample(machine=host, gpu=gpu, at=now - timedelta(minutes=minute), temperature_c=61, power_w=None, utilization_pct=98, memory_used_mib=2048)
+        Sample(
+            machine=host,
+            gpu=gpu,
+            at=now - timedelta(minutes=minute),
+            temperature_c=61,
+            power_w=None,
+            utilization_pct=98,
+            memory_used_mib=2048,
+        )
         for minute in (1, 2)
     )
     text = page(client, host)

@@ -1,5 +1,6 @@
 """Every page of the dashboard: who may open it, in both languages, empty and with a fleet, within its query budget."""
 
+import re
 import uuid
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,8 +11,9 @@ from django.urls import reverse
 
 from gpunex.accounts.models import Membership, User
 from gpunex.accounts.organisations import open_personal
+from gpunex.policy.models import Policy
 from providers.models import Gpu, Machine, Provider, Workload
-from reliability.models import Benchmark, Connection, Sample, Score
+from reliability.models import Benchmark, Connection, Outcome, Sample, Score
 from tests.marketplace.conftest import machine, person, provider
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +41,14 @@ def with_past(host: Machine, at: datetime) -> Machine:
     Connection.objects.create(machine=host, started_at=at - timedelta(days=3) + timedelta(hours=2))
     gpus = list(host.gpus.all())
     work = Workload.objects.create(
-        machine=host, kind="benchmark", spec=b"", gpu_uuids=[], observed="finished", cause="completed", finished_at=start, created_at=start
+        machine=host,
+        kind="benchmark",
+        spec=b"",
+        gpu_uuids=[],
+        observed="finished",
+        cause="completed",
+        finished_at=start,
+        created_at=start,
     )
     Benchmark.objects.bulk_create(
         Benchmark(
@@ -61,13 +70,35 @@ def with_past(host: Machine, at: datetime) -> Machine:
             disk_read_mb_s=2100.0,
             disk_write_mb_s=1800.0,
             performance=98.4,
-            details={"temperature_c": 61, "sm_clock_mhz": 1995, "throttle_reasons": ["sw_power_cap"], "driver_version": "580.95.05"},
+            details={
+                "temperature_c": 61,
+                "sm_clock_mhz": 1995,
+                "throttle_reasons": ["sw_power_cap"],
+                "driver_version": "580.95.05",
+            },
         )
         for gpu in gpus
     )
-    Score.objects.create(machine=host, at=at, version=1, score=98.73, uptime=0.99, completion=0.98, consistency=0.99, inputs={"declared_hours": 480, "jobs": 12, "runs": 2})
+    Score.objects.create(
+        machine=host,
+        at=at,
+        version=1,
+        score=98.73,
+        uptime=0.99,
+        completion=0.98,
+        consistency=0.99,
+        inputs={"declared_hours": 480, "jobs": 12, "runs": 2},
+    )
     Sample.objects.bulk_create(
-        Sample(machine=host, gpu=gpu, at=at - timedelta(minutes=minute), temperature_c=55 + minute, power_w=60.5, utilization_pct=97, memory_used_mib=8000)
+        Sample(
+            machine=host,
+            gpu=gpu,
+            at=at - timedelta(minutes=minute),
+            temperature_c=55 + minute,
+            power_w=60.5,
+            utilization_pct=97,
+            memory_used_mib=8000,
+        )
         for gpu in gpus
         for minute in range(5)
     )
@@ -112,7 +143,11 @@ def test_another_providers_machine_is_not_there(owner: Provider, now: datetime) 
     host = machine(owner, at=now)
     stranger = signed_in(provider(name="Stranger", at=now))
     gpu = host.gpus.first()
-    for name, args in (("machine", [host.public_id]), ("availability_of", [host.public_id]), ("benchmark_gpu", [gpu.public_id])):
+    for name, args in (
+        ("machine", [host.public_id]),
+        ("availability_of", [host.public_id]),
+        ("benchmark_gpu", [gpu.public_id]),
+    ):
         assert stranger.get(reverse(f"providers:{name}", args=args)).status_code == 404
     assert stranger.get(reverse("providers:benchmarks"), {"machine": host.public_id}).status_code == 404
     for name in ("hide", "unhide", "drain", "resume", "retire"):
@@ -156,13 +191,17 @@ def test_who_only_looks_may_look_and_change_nothing(owner: Provider, now: dateti
     assert host.hidden_at is None
 
 
-def test_forty_machines_of_eight_gpus_stay_within_the_query_budget(owner: Provider, now: datetime, django_assert_max_num_queries: Any) -> None:
+def test_forty_machines_of_eight_gpus_stay_within_the_query_budget(
+    owner: Provider, now: datetime, django_assert_max_num_queries: Any
+) -> None:
     first = with_past(machine(owner, at=now, gpus=8), now)
     for number in range(39):
         host = machine(owner, at=now if number % 5 else now - timedelta(hours=2), gpus=8)
         if number < 12:
             with_past(host, now)
-    Gpu.objects.filter(machine=first, index=3).update(delisted_at=now, delisted_reason={"code": "performance", "performance": 71.0, "floor": 80.0})
+    Gpu.objects.filter(machine=first, index=3).update(
+        delisted_at=now, delisted_reason={"code": "performance", "performance": 71.0, "floor": 80.0}
+    )
     client = signed_in(owner)
     urls = [reverse(f"providers:{page}") for page in PAGES]
     urls += [
@@ -186,4 +225,52 @@ def test_the_live_part_of_a_page_is_a_fragment_that_says_so(owner: Provider, now
         assert "<html" not in answer.text
         assert 'id="live"' in answer.text
         assert "HX-Request" in answer.headers["Vary"]
-    assert 'id="gauges" hx-swap-oob="true"' in client.get(reverse("providers:overview"), headers={"HX-Request": "true"}).text
+    assert (
+        'id="gauges" hx-swap-oob="true"'
+        in client.get(reverse("providers:overview"), headers={"HX-Request": "true"}).text
+    )
+
+
+def test_the_owner_renames_the_organisation(owner: Provider) -> None:
+    client = signed_in(owner)
+    assert client.post(reverse("providers:settings"), {"name": "  حوسبة   الخليج "}).status_code == 302
+    owner.organisation.refresh_from_db()
+    assert owner.organisation.name == "حوسبة الخليج"
+    assert "حوسبة الخليج" in client.get(reverse("providers:settings")).text
+    for name, words in (
+        ("", "This field is required"),
+        (" ", "This field is required"),
+        ("x" * 121, "at most 120 characters"),
+    ):
+        answer = client.post(reverse("providers:settings"), {"name": name})
+        assert answer.status_code == 422
+        assert words in answer.text
+
+
+def test_the_numbers_of_the_formula_are_the_policys(owner: Provider, now: datetime) -> None:
+    with_past(machine(owner, at=now), now)
+    policy = Policy.load()
+    policy.score_half_life_days, policy.maintenance_hours_a_month = 21, 11
+    policy.save()
+    text = signed_in(owner).get(reverse("providers:performance")).text
+    assert "half as much after 21" in text
+    assert "up to 11 hours a month" in text
+
+
+@pytest.mark.spec("I4")
+def test_what_took_points_is_named_with_its_price(owner: Provider, now: datetime) -> None:
+    host = with_past(machine(owner, at=now), now)
+    Outcome.objects.create(
+        machine=host, reference=uuid.uuid4(), at=now - timedelta(days=4), cause="gpu_lost", provider_fault=True
+    )
+    Outcome.objects.create(
+        machine=host, reference=uuid.uuid4(), at=now - timedelta(days=3), cause="stopped", provider_fault=False
+    )
+    text = signed_in(owner).get(reverse("providers:performance")).text
+    assert "A job ended: a GPU failed" in text
+    assert "Not connected for 2 h" in text
+    assert "stopped by the renter" not in text
+    full, part, down = map(int, re.search(r"(\d+) in full, (\d+) interrupted, (\d+) down", text).groups())
+    assert full + part == 21  # measured 20 days ago; the gap may lie over a midnight
+    assert part in (1, 2)
+    assert down == 0

@@ -29,7 +29,9 @@ def host() -> Machine:
 
 
 def declare(host: Machine, windows: list[Any] | None, *, zone: str = "UTC", at: datetime = AT) -> list[Schedule]:
-    return told.declare_schedule(machine=host, timezone=zone, always=windows is None, windows=windows or [], by=None, at=at)
+    return told.declare_schedule(
+        machine=host, timezone=zone, always=windows is None, windows=windows or [], by=None, at=at
+    )
 
 
 def offered(host: Machine, start: datetime, hours: int) -> float:
@@ -113,7 +115,9 @@ def test_nothing_that_was_promised_for_the_next_day_is_ever_taken_back(changes: 
     ("windows", "refusal"),
     [([], told.NoHours), ([[0, "08:00", "12:00"], [0, "11:00", "13:00"]], WindowsOverlap)],
 )
-def test_hours_that_are_none_are_refused_and_nothing_is_written(host: Machine, windows: list[Any], refusal: type[Exception]) -> None:
+def test_hours_that_are_none_are_refused_and_nothing_is_written(
+    host: Machine, windows: list[Any], refusal: type[Exception]
+) -> None:
     with pytest.raises(refusal):
         told.declare_schedule(machine=host, timezone="UTC", always=False, windows=windows, by=None, at=AT)
     with pytest.raises(ValueError, match="no IANA time zone"):
@@ -125,7 +129,9 @@ def test_hours_that_are_none_are_refused_and_nothing_is_written(host: Machine, w
 
 
 def announce(host: Machine, starts_in: timedelta, length: timedelta = timedelta(hours=2)) -> Any:
-    return told.declare_maintenance(machine=host, starts_at=AT + starts_in, ends_at=AT + starts_in + length, reason=" Kernel ", by=None, at=AT)
+    return told.declare_maintenance(
+        machine=host, starts_at=AT + starts_in, ends_at=AT + starts_in + length, reason=" Kernel ", by=None, at=AT
+    )
 
 
 @pytest.mark.spec("A5")
@@ -149,7 +155,9 @@ def test_maintenance_with_notice_and_within_the_budget_is_announced(host: Machin
         (timedelta(days=400), timedelta(hours=1), told.MaintenanceTooFar),
     ],
 )
-def test_maintenance_that_would_not_be_excused_is_refused(host: Machine, starts_in: timedelta, length: timedelta, refusal: type[Exception]) -> None:
+def test_maintenance_that_would_not_be_excused_is_refused(
+    host: Machine, starts_in: timedelta, length: timedelta, refusal: type[Exception]
+) -> None:
     with pytest.raises(refusal) as caught:
         announce(host, starts_in, length)
     assert "%(" not in str(caught.value)

@@ -39,7 +39,9 @@ def row(now: datetime) -> Machine:
         ({"benchmarked_at": None}, Standing.WAITING, "Waiting for its first benchmark"),
     ],
 )
-def test_a_card_stands_as_it_is(row: Machine, now: datetime, change: dict[str, Any], standing: Standing, shown: str) -> None:
+def test_a_card_stands_as_it_is(
+    row: Machine, now: datetime, change: dict[str, Any], standing: Standing, shown: str
+) -> None:
     Gpu.objects.update(**change)
     host = host_of(row, now)
     assert host.cards[0].standing == standing
@@ -61,7 +63,9 @@ def test_a_delisted_card_says_why_and_what_to_do(row: Machine, now: datetime) ->
 
 @pytest.mark.parametrize(("kind", "standing"), [("rental", Standing.RENTED), ("benchmark", Standing.MEASURING)])
 def test_who_holds_a_card_is_told_apart(row: Machine, now: datetime, kind: str, standing: Standing) -> None:
-    claim_gpus(gpus=list(row.gpus.all()), kind=GpuClaim.Kind(kind), reference=uuid.uuid4(), at=now - timedelta(minutes=1))
+    claim_gpus(
+        gpus=list(row.gpus.all()), kind=GpuClaim.Kind(kind), reference=uuid.uuid4(), at=now - timedelta(minutes=1)
+    )
     assert host_of(row, now).cards[0].standing == standing
 
 
@@ -74,7 +78,9 @@ def test_who_holds_a_card_is_told_apart(row: Machine, now: datetime, kind: str, 
         ({"nvml": "hung"}, Hidden.HUNG),
     ],
 )
-def test_a_sound_card_that_is_not_offered_says_whose_decision_it_is(row: Machine, now: datetime, change: dict[str, Any], hidden: Hidden) -> None:
+def test_a_sound_card_that_is_not_offered_says_whose_decision_it_is(
+    row: Machine, now: datetime, change: dict[str, Any], hidden: Hidden
+) -> None:
     Machine.objects.update(**{name: now if value == "now" else value for name, value in change.items()})
     host = host_of(row, now)
     assert (host.hidden, host.cards[0].standing) == (hidden, Standing.HIDDEN)
@@ -84,7 +90,13 @@ def test_a_sound_card_that_is_not_offered_says_whose_decision_it_is(row: Machine
 @pytest.mark.spec("D2")
 def test_outside_its_hours_a_machine_is_hidden(row: Machine, now: datetime) -> None:
     tomorrow = (now + timedelta(days=1)).weekday()
-    Schedule.objects.create(machine=row, effective_from=now - timedelta(days=2), timezone="UTC", always=False, windows=[[tomorrow, "00:00", "24:00"]])
+    Schedule.objects.create(
+        machine=row,
+        effective_from=now - timedelta(days=2),
+        timezone="UTC",
+        always=False,
+        windows=[[tomorrow, "00:00", "24:00"]],
+    )
     host = host_of(row, now)
     assert host.hidden == Hidden.HOURS
     assert words.host_said(host, now).text == "Outside its hours"
@@ -115,7 +127,9 @@ def test_prices_count_only_where_they_are_given(row: Machine, now: datetime) -> 
     assert host_of(row, now, priced={model}).cards[0].standing == Standing.FREE
 
 
-def test_a_fleet_is_read_in_the_same_number_of_queries_however_large(row: Machine, now: datetime, django_assert_num_queries: Any) -> None:
+def test_a_fleet_is_read_in_the_same_number_of_queries_however_large(
+    row: Machine, now: datetime, django_assert_num_queries: Any
+) -> None:
     for _ in range(5):
         machine(row.provider, at=now, gpus=4)
     with django_assert_num_queries(4):

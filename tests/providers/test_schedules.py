@@ -59,7 +59,9 @@ def test_windows_of_a_week(windows: list[Any], expected: list[str]) -> None:
         ("2026-06-28", ["01:00", "05:00"], 4, "an ordinary day"),
     ],
 )
-def test_windows_keep_their_wall_clock_when_the_clocks_change(day: str, window: list[str], hours: float, why: str) -> None:
+def test_windows_keep_their_wall_clock_when_the_clocks_change(
+    day: str, window: list[str], hours: float, why: str
+) -> None:
     night = Hours(zone=ZoneInfo("Europe/Berlin"), windows=[[6, *window]])
     start = at(day) - timedelta(hours=12)
     assert seconds(night.spans(start, start + timedelta(days=2))) / 3600 == hours, why
@@ -67,7 +69,12 @@ def test_windows_keep_their_wall_clock_when_the_clocks_change(day: str, window: 
 
 @pytest.mark.parametrize(
     ("moment", "is_declared"),
-    [("2026-06-01 05:59:59", False), ("2026-06-01 06:00:00", True), ("2026-06-01 09:59:59", True), ("2026-06-01 10:00:00", False)],
+    [
+        ("2026-06-01 05:59:59", False),
+        ("2026-06-01 06:00:00", True),
+        ("2026-06-01 09:59:59", True),
+        ("2026-06-01 10:00:00", False),
+    ],
 )
 def test_a_window_is_half_open_and_in_the_providers_zone(moment: str, is_declared: bool) -> None:
     assert declared(version("Europe/Berlin", [[0, "08:00", "12:00"]]), at(moment)) is is_declared
@@ -123,7 +130,9 @@ def test_a_machine_begins_with_the_hours_of_its_entry(now: datetime) -> None:
     assert first.always
 
 
-moments = st.datetimes(datetime(2026, 3, 1), datetime(2026, 4, 30)).map(lambda moment: moment.replace(tzinfo=UTC, second=0, microsecond=0))
+moments = st.datetimes(datetime(2026, 3, 1), datetime(2026, 4, 30)).map(
+    lambda moment: moment.replace(tzinfo=UTC, second=0, microsecond=0)
+)
 spans = st.lists(st.tuples(moments, moments).map(lambda pair: (min(pair), max(pair))), max_size=6)
 
 
@@ -147,7 +156,9 @@ def test_the_clock_on_the_wall_decides(zone: str, day: int, opens: int, length: 
     else:
         expected = (today == day and minute >= start) or (today == (day + 1) % 7 and minute < end)
     # Within the two hours around a change of the clocks one wall-clock time may be two moments.
-    steady = (moment - timedelta(hours=2)).astimezone(ZoneInfo(zone)).utcoffset() == (moment + timedelta(hours=2)).astimezone(ZoneInfo(zone)).utcoffset()
+    steady = (moment - timedelta(hours=2)).astimezone(ZoneInfo(zone)).utcoffset() == (
+        moment + timedelta(hours=2)
+    ).astimezone(ZoneInfo(zone)).utcoffset()
     if steady:
         assert declared(schedule, moment) is expected
 

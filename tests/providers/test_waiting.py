@@ -26,7 +26,11 @@ def committed(transactional_db: None) -> None:
 
 def job(host: Host, at: datetime) -> Workload:
     return workloads.assign(
-        machine=host.machine, kind=Workload.Kind.JOB, spec={"image": "ubuntu:24.04", "env": {"A": "secret"}}, gpus=host.gpus[:1], at=at
+        machine=host.machine,
+        kind=Workload.Kind.JOB,
+        spec={"image": "ubuntu:24.04", "env": {"A": "secret"}},
+        gpus=host.gpus[:1],
+        at=at,
     )
 
 
@@ -88,13 +92,17 @@ def ask(live: Server, host: Host, *, after: int, wait_s: float) -> httpx.Respons
         return client.get(f"{hosts.ROOT}assignments", params={"after": after, "wait": wait_s}, headers=headers)
 
 
-async def poll_all(live: Server, fleet: list[Host], *, wait_s: float, meanwhile: Any) -> list[tuple[float, dict[str, Any]]]:
+async def poll_all(
+    live: Server, fleet: list[Host], *, wait_s: float, meanwhile: Any
+) -> list[tuple[float, dict[str, Any]]]:
     """Every host waits for its next assignment; ``meanwhile`` runs in a thread once all do. (seconds, answer) of each."""
     begun = time.monotonic()
 
     async def one(client: httpx.AsyncClient, host: Host) -> tuple[float, dict[str, Any]]:
         headers = {"Authorization": f"Bearer {host.secret}"}
-        answer = await client.get(f"{live.url}{hosts.ROOT}assignments", params={"after": 0, "wait": wait_s}, headers=headers)
+        answer = await client.get(
+            f"{live.url}{hosts.ROOT}assignments", params={"after": 0, "wait": wait_s}, headers=headers
+        )
         assert answer.status_code == 200, answer.text
         return time.monotonic() - begun, answer.json()
 
@@ -108,7 +116,9 @@ async def poll_all(live: Server, fleet: list[Host], *, wait_s: float, meanwhile:
 def connections_to_the_database() -> int:
     """Sessions of others on the tests' database, as PostgreSQL counts them, over a connection of our own."""
     with psycopg2.connect(server.database_url()) as outside, outside.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
         return int(cursor.fetchone()[0])  # type: ignore[index]
 
 
@@ -217,7 +227,9 @@ def test_a_machine_that_is_retired_while_it_waits_is_told(live: Server, now: dat
     async def story() -> httpx.Response:
         async with httpx.AsyncClient(trust_env=False, timeout=40) as client:
             headers = {"Authorization": f"Bearer {host.secret}"}
-            waiting = asyncio.create_task(client.get(f"{live.url}{hosts.ROOT}assignments?after=0&wait=20", headers=headers))
+            waiting = asyncio.create_task(
+                client.get(f"{live.url}{hosts.ROOT}assignments?after=0&wait=20", headers=headers)
+            )
             await asyncio.to_thread(retire)
             return await waiting
 

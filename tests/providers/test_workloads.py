@@ -24,13 +24,22 @@ def host(now: datetime) -> Host:
 
 @pytest.fixture
 def workload(host: Host, now: datetime) -> Workload:
-    return workloads.assign(machine=host.machine, kind=Workload.Kind.JOB, spec={"image": "a", "env": {"KEY": "hunter2"}}, gpus=host.gpus, at=now)
+    return workloads.assign(
+        machine=host.machine,
+        kind=Workload.Kind.JOB,
+        spec={"image": "a", "env": {"KEY": "hunter2"}},
+        gpus=host.gpus,
+        at=now,
+    )
 
 
 def say(workload: Workload, state: str, *, at: datetime, **fields: object) -> Workload:
     fields = {"cause": "completed"} | fields if state == "finished" else fields
     return workloads.report(
-        machine=workload.machine, workload_id=workload.public_id, report=Report(attempt=1, state=state, **fields), at=at  # type: ignore[arg-type]
+        machine=workload.machine,
+        workload_id=workload.public_id,
+        report=Report(attempt=1, state=state, **fields),
+        at=at,  # type: ignore[arg-type]
     )
 
 
@@ -49,7 +58,9 @@ def test_gpus_of_another_machine_are_a_mistake(host: Host, now: datetime) -> Non
         workloads.assign(machine=host.machine, kind=Workload.Kind.JOB, spec={}, gpus=other.gpus, at=now)
 
 
-def test_what_the_machine_is_told_moves_its_revision_and_what_it_tells_does_not(workload: Workload, now: datetime) -> None:
+def test_what_the_machine_is_told_moves_its_revision_and_what_it_tells_does_not(
+    workload: Workload, now: datetime
+) -> None:
     seen = [revision(workload)]
     say(workload, "running", at=now)
     seen.append(revision(workload))
@@ -66,7 +77,9 @@ def test_what_the_machine_is_told_moves_its_revision_and_what_it_tells_does_not(
 
 @pytest.mark.case("marketplace-49")
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(STATES, STATES)))
-def test_every_transition_is_taken_or_ignored_as_the_table_says(before: str, after: str, workload: Workload, now: datetime) -> None:
+def test_every_transition_is_taken_or_ignored_as_the_table_says(
+    before: str, after: str, workload: Workload, now: datetime
+) -> None:
     ended = {"cause": "oom", "finished_at": now} if before == "finished" else {}
     Workload.objects.update(observed=before, **ended)
     said = say(workload, after, at=now + timedelta(seconds=1))
@@ -100,10 +113,15 @@ def test_reports_in_any_order_and_number_come_to_the_same_end(workload: Workload
     [(-60, 10), (20, 20), (3600, 30), (None, 30)],
     ids=["before it ran", "while it ran", "in the future", "unknown"],
 )
-def test_the_end_lies_between_the_start_and_the_report(said: int | None, kept: int, workload: Workload, now: datetime) -> None:
+def test_the_end_lies_between_the_start_and_the_report(
+    said: int | None, kept: int, workload: Workload, now: datetime
+) -> None:
     say(workload, "running", at=now + timedelta(seconds=10))
     ended = say(
-        workload, "finished", at=now + timedelta(seconds=30), finished_at=None if said is None else now + timedelta(seconds=said)
+        workload,
+        "finished",
+        at=now + timedelta(seconds=30),
+        finished_at=None if said is None else now + timedelta(seconds=said),
     )
     assert ended.finished_at == now + timedelta(seconds=kept)
 
@@ -120,10 +138,15 @@ def test_another_attempt_or_machine_is_refused(workload: Workload, now: datetime
     for attempt in (0, 2):
         with pytest.raises(StaleAttempt):
             workloads.report(
-                machine=workload.machine, workload_id=workload.public_id, report=Report(attempt=attempt, state="running"), at=now
+                machine=workload.machine,
+                workload_id=workload.public_id,
+                report=Report(attempt=attempt, state="running"),
+                at=now,
             )
     with pytest.raises(UnknownWorkload):
-        workloads.report(machine=workload.machine, workload_id=uuid.uuid4(), report=Report(attempt=1, state="running"), at=now)
+        workloads.report(
+            machine=workload.machine, workload_id=uuid.uuid4(), report=Report(attempt=1, state="running"), at=now
+        )
 
 
 def test_what_the_server_ends_stays_ended_whatever_the_machine_says_later(workload: Workload, now: datetime) -> None:
@@ -134,9 +157,15 @@ def test_what_the_server_ends_stays_ended_whatever_the_machine_says_later(worklo
     assert not Workload.objects.known_to_machine().exists()
 
 
-def test_a_heartbeat_proves_what_runs_in_the_container_that_was_told(workload: Workload, host: Host, now: datetime) -> None:
+def test_a_heartbeat_proves_what_runs_in_the_container_that_was_told(
+    workload: Workload, host: Host, now: datetime
+) -> None:
     def prove(attempt: int, started_at: datetime | None, seconds: int) -> datetime | None:
-        workloads.prove(machine=host.machine, running={workload.public_id: (attempt, started_at)}, at=now + timedelta(seconds=seconds))
+        workloads.prove(
+            machine=host.machine,
+            running={workload.public_id: (attempt, started_at)},
+            at=now + timedelta(seconds=seconds),
+        )
         workload.refresh_from_db()
         return workload.proved_at
 
@@ -165,16 +194,23 @@ def test_a_log_is_kept_in_order_and_once(workload: Workload, now: datetime) -> N
     assert workloads.read_log(workload, after=99) == ("", 99)
 
 
-def test_a_host_that_never_stops_printing_is_stopped(workload: Workload, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_never_stops_printing_is_stopped(
+    workload: Workload, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workloads, "MOST_LOG_BYTES", 10)
     workloads.append_log(workload=workload, attempt=1, offset=0, text="0123456789", at=now)
     with pytest.raises(LogFull):
         workloads.append_log(workload=workload, attempt=1, offset=10, text="x", at=now)
 
 
-def test_reading_a_long_log_reads_few_rows(workload: Workload, now: datetime, django_assert_max_num_queries: object) -> None:
+def test_reading_a_long_log_reads_few_rows(
+    workload: Workload, now: datetime, django_assert_max_num_queries: object
+) -> None:
     WorkloadLog.objects.bulk_create(
-        [WorkloadLog(workload=workload, attempt=1, offset=10 * n, length=10, text=f"line {n:04d}\n") for n in range(1000)]
+        [
+            WorkloadLog(workload=workload, attempt=1, offset=10 * n, length=10, text=f"line {n:04d}\n")
+            for n in range(1000)
+        ]
     )
     with django_assert_max_num_queries(2):  # type: ignore[operator]
         text, after = workloads.read_log(workload, after=5005, limit_bytes=25)

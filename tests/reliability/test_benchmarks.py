@@ -1,5 +1,6 @@
 """When benchmarks run, which results are believed, and what takes a card off the market."""
 
+import itertools
 import json
 import math
 from datetime import datetime, timedelta
@@ -75,7 +76,14 @@ def test_never_during_a_rental(host: Host, now: datetime) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"draining": True}, {"paused_at": "now"}, {"nvml": "hung"}, {"retired_at": "now"}, {"offline_since": "now"}, {"connected_since": None}],
+    [
+        {"draining": True},
+        {"paused_at": "now"},
+        {"nvml": "hung"},
+        {"retired_at": "now"},
+        {"offline_since": "now"},
+        {"connected_since": None},
+    ],
 )
 def test_not_on_a_machine_that_is_not_ready_for_it(change: dict[str, Any], host: Host, now: datetime) -> None:
     Machine.objects.update(**{name: now if value == "now" else value for name, value in change.items()})
@@ -84,7 +92,9 @@ def test_not_on_a_machine_that_is_not_ready_for_it(change: dict[str, Any], host:
 
 @pytest.mark.parametrize("change", [{"given": False}, {"health": "fatal"}, {"removed_at": "now"}])
 def test_not_on_a_card_that_is_kept_or_dead(change: dict[str, Any], host: Host, now: datetime) -> None:
-    Gpu.objects.filter(pk=host.gpus[0].pk).update(**{name: now if value == "now" else value for name, value in change.items()})
+    Gpu.objects.filter(pk=host.gpus[0].pk).update(
+        **{name: now if value == "now" else value for name, value in change.items()}
+    )
     request(host, now)
     assert open_benchmark(host).gpu_uuids == [host.cards[1]["uuid"]]
 
@@ -129,7 +139,7 @@ def test_failures_are_repeated_ever_more_slowly(host: Host, now: datetime) -> No
             at += MINUTE
         begun.append(at)
         hosts.finish(open_benchmark(host), at=at, cause="gpu_unavailable")
-    gaps = [round((later - earlier) / MINUTE) for earlier, later in zip(begun, begun[1:], strict=False)]
+    gaps = [round((later - earlier) / MINUTE) for earlier, later in itertools.pairwise(begun)]
     assert gaps == [10, 20, 40]
 
 
@@ -198,7 +208,9 @@ def test_the_same_result_again_changes_nothing(host: Host, now: datetime) -> Non
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_a_result_that_answers_something_else_is_refused_whole(change: dict[str, Any], host: Host, now: datetime) -> None:
+def test_a_result_that_answers_something_else_is_refused_whole(
+    change: dict[str, Any], host: Host, now: datetime
+) -> None:
     request(host, now)
     workload = open_benchmark(host)
     answer = send(host, workload, result_of(workload) | change)
@@ -230,7 +242,9 @@ def test_a_gpu_that_was_not_asked_for_is_refused(host: Host, now: datetime) -> N
     [(0, 200), (-1, 422), ("NaN", 422), (1e400, 422), (None, 200), ("fast", 422), (826, 200)],
     ids=["zero", "negative", "NaN", "infinite", "missing", "text", "ten times the limit"],
 )
-def test_values_that_cannot_be_are_refused_for_that_card_alone(value: Any, status: int, host: Host, now: datetime) -> None:
+def test_values_that_cannot_be_are_refused_for_that_card_alone(
+    value: Any, status: int, host: Host, now: datetime
+) -> None:
     request(host, now)
     workload = open_benchmark(host)
     result = result_of(workload)
@@ -259,7 +273,10 @@ def test_a_quarter_above_the_expected_is_believed_and_more_is_not(host: Host, no
     workload = open_benchmark(host)
     first, second = workload.gpu_uuids
     send(host, workload, result_of(workload, shares={first: 1.24, second: 1.26}))
-    assert {run.gpu.uuid: run.state for run in Benchmark.objects.select_related("gpu")} == {first: "accepted", second: "refused"}
+    assert {run.gpu.uuid: run.state for run in Benchmark.objects.select_related("gpu")} == {
+        first: "accepted",
+        second: "refused",
+    }
 
 
 def test_a_card_outside_the_catalogue_has_figures_and_no_score(now: datetime) -> None:
@@ -282,7 +299,9 @@ def test_another_machine_cannot_answer(host: Host, now: datetime) -> None:
 
 
 @pytest.mark.spec("C4", "K")
-def test_a_weak_card_is_measured_again_after_ten_minutes_and_the_median_of_two_delists_it(host: Host, now: datetime) -> None:
+def test_a_weak_card_is_measured_again_after_ten_minutes_and_the_median_of_two_delists_it(
+    host: Host, now: datetime
+) -> None:
     measure(host, at=now)
     weak = {host.cards[0]["uuid"]: 0.7, host.cards[1]["uuid"]: 1.0}
     measure(host, at=now + 30 * HOUR, shares=weak)
@@ -337,8 +356,12 @@ SLOW_DISK = {"read_mb_s": 180.0, "write_mb_s": 150.0, "random_read_iops": 900.0}
 
 
 @pytest.mark.spec("C4")
-@pytest.mark.parametrize(("slow", "word"), [({"network": SLOW_NETWORK}, "Download"), ({"disk": SLOW_DISK}, "SSD")], ids=["network", "disk"])
-def test_a_slow_line_or_disk_takes_all_cards_off_the_market_until_it_passes(slow: dict[str, Any], word: str, host: Host, now: datetime) -> None:
+@pytest.mark.parametrize(
+    ("slow", "word"), [({"network": SLOW_NETWORK}, "Download"), ({"disk": SLOW_DISK}, "SSD")], ids=["network", "disk"]
+)
+def test_a_slow_line_or_disk_takes_all_cards_off_the_market_until_it_passes(
+    slow: dict[str, Any], word: str, host: Host, now: datetime
+) -> None:
     measure(host, at=now)
     measure(host, at=now + 30 * HOUR, **slow)
     assert offered(host) == [0, 1]
@@ -388,7 +411,12 @@ def test_the_enterprise_floor_of_a_card_is_higher(enterprise: Host, now: datetim
 @pytest.mark.spec("E3")
 @pytest.mark.parametrize(
     ("host_facts", "ups", "code"),
-    [({"cpu_cores": 4}, True, "cpu_cores"), ({"memory_mib": 32 * 1024}, True, "memory"), ({"disk_free_gib": 200.0}, True, "disk_free"), ({}, False, "ups")],
+    [
+        ({"cpu_cores": 4}, True, "cpu_cores"),
+        ({"memory_mib": 32 * 1024}, True, "memory"),
+        ({"disk_free_gib": 200.0}, True, "disk_free"),
+        ({}, False, "ups"),
+    ],
 )
 def test_a_host_below_the_enterprise_floor_is_offered_as_community_with_the_reason(
     host_facts: dict[str, Any], ups: bool, code: str, now: datetime
@@ -403,6 +431,8 @@ def test_a_host_below_the_enterprise_floor_is_offered_as_community_with_the_reas
 
 def test_reasons_are_told_in_the_readers_language(host: Host, now: datetime) -> None:
     with translation.override("ar"):
-        why, what = floors.in_words({"code": "performance", "performance": 70.04, "floor": 80.0, "throttle_reasons": ["hw_thermal"]})
+        why, what = floors.in_words(
+            {"code": "performance", "performance": 70.04, "floor": 80.0, "throttle_reasons": ["hw_thermal"]}
+        )
     assert "70.0" in why
     assert "hw_thermal" in what

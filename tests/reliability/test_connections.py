@@ -44,7 +44,9 @@ def watch_from(start: datetime, seconds: int) -> dict[str, int]:
 
 
 def stretches(host: Host) -> list[tuple[datetime, datetime | None]]:
-    return list(Connection.objects.filter(machine=host.machine).order_by("started_at").values_list("started_at", "ended_at"))
+    return list(
+        Connection.objects.filter(machine=host.machine).order_by("started_at").values_list("started_at", "ended_at")
+    )
 
 
 @pytest.mark.spec("B5", "I1")
@@ -55,7 +57,9 @@ def test_regular_beats_are_one_stretch_and_one_row(host: Host, now: datetime) ->
     assert host.machine.last_seen_at == now + 3590 * SECOND
 
 
-def test_a_beat_costs_one_statement_while_nothing_changes(host: Host, now: datetime, django_assert_num_queries: object) -> None:
+def test_a_beat_costs_one_statement_while_nothing_changes(
+    host: Host, now: datetime, django_assert_num_queries: object
+) -> None:
     machine = host.machine
     from gpunex.policy.models import Policy
 
@@ -120,7 +124,9 @@ def test_beats_out_of_order_and_twice_never_go_back(host: Host, now: datetime) -
 
 
 @pytest.mark.spec("K")
-def test_ten_minutes_of_silence_lose_a_machine_and_tell_its_owner_once(host: Host, provider: Provider, now: datetime) -> None:
+def test_ten_minutes_of_silence_lose_a_machine_and_tell_its_owner_once(
+    host: Host, provider: Provider, now: datetime
+) -> None:
     assert watch_from(now, 595) == {"offline": 1, "lost": 0}
     assert watch_from(now + 600 * SECOND, 300) == {"offline": 0, "lost": 1}
     assert host.machine.lost_at == now + 600 * SECOND

@@ -23,7 +23,9 @@ def host(now: datetime) -> Host:
     return connected(approved(at=now), at=now, count=2)
 
 
-def event(host: Host, kind: str, *, index: int | None = 0, at: datetime, sequence: int = 1, **data: Any) -> dict[str, Any]:
+def event(
+    host: Host, kind: str, *, index: int | None = 0, at: datetime, sequence: int = 1, **data: Any
+) -> dict[str, Any]:
     return {
         "id": str(uuid.uuid4()),
         "sequence": sequence,
@@ -54,9 +56,21 @@ def sample(host: Host, *, at: datetime, index: int = 0, **values: Any) -> dict[s
 
 @pytest.mark.case("agent-13", "agent-14")
 @pytest.mark.parametrize(
-    ("xid", "expected"), [(13, "ok"), (31, "ok"), (43, "ok"), (63, "degraded"), (94, "degraded"), (79, "fatal"), (95, "fatal"), (999, "degraded")]
+    ("xid", "expected"),
+    [
+        (13, "ok"),
+        (31, "ok"),
+        (43, "ok"),
+        (63, "degraded"),
+        (94, "degraded"),
+        (79, "fatal"),
+        (95, "fatal"),
+        (999, "degraded"),
+    ],
 )
-def test_an_xid_is_the_programs_fault_a_warning_or_the_cards_end(xid: int, expected: str, host: Host, now: datetime) -> None:
+def test_an_xid_is_the_programs_fault_a_warning_or_the_cards_end(
+    xid: int, expected: str, host: Host, now: datetime
+) -> None:
     assert host.call("events", {"events": [event(host, "xid", at=now, xid=xid)]}).json()["acknowledged"] == 1
     assert [gpu.health for gpu in host.gpus] == [expected, "ok"]
     if expected != "ok":
@@ -70,6 +84,7 @@ def test_a_fatal_event_takes_that_card_off_the_market_in_the_same_request(host: 
     variant = host.gpus[0].variant
     assert variant is not None
     set_price(provider=host.machine.provider, gpu_model=variant.model, price_micro=400_000, by=None, at=now)
+    host.beat()
     host.report_inventory()
     assert Listing.objects.get().gpus_free == 2
     host.call("events", {"events": [event(host, "gpu_lost", at=now)]})
@@ -86,14 +101,22 @@ def test_events_are_kept_once_and_the_highest_sequence_is_acknowledged(host: Hos
     assert host.gpus[0].health == "ok"  # a repeat says nothing new
 
 
-def test_an_event_of_the_host_needs_no_card_and_one_of_a_strange_card_is_kept_without(host: Host, now: datetime) -> None:
+def test_an_event_of_the_host_needs_no_card_and_one_of_a_strange_card_is_kept_without(
+    host: Host, now: datetime
+) -> None:
     strange = event(host, "xid", at=now, sequence=2, xid=79) | {"gpu_uuid": "GPU-elsewhere"}
     host.call("events", {"events": [event(host, "docker_down", index=None, at=now), strange]})
-    assert [(kept.kind, kept.gpu) for kept in HealthEvent.objects.order_by("sequence")] == [("docker_down", None), ("xid", None)]
+    assert [(kept.kind, kept.gpu) for kept in HealthEvent.objects.order_by("sequence")] == [
+        ("docker_down", None),
+        ("xid", None),
+    ]
     assert [gpu.health for gpu in host.gpus] == ["ok", "ok"]
 
 
-@pytest.mark.parametrize("change", [{"kind": "party"}, {"id": "1"}, {"at": "soon"}, {"data": "x"}, {"data": {"x": "y" * 5000}}, {"sequence": -1}])
+@pytest.mark.parametrize(
+    "change",
+    [{"kind": "party"}, {"id": "1"}, {"at": "soon"}, {"data": "x"}, {"data": {"x": "y" * 5000}}, {"sequence": -1}],
+)
 def test_an_event_that_cannot_be_is_refused(change: dict[str, Any], host: Host, now: datetime) -> None:
     answer = host.call("events", {"events": [event(host, "boot", index=None, at=now) | change]})
     assert answer.status_code == 422
@@ -111,7 +134,9 @@ def test_telemetry_is_kept_and_unknown_is_null(host: Host, now: datetime) -> Non
     assert (kept.power_w, kept.fan_pct, kept.temperature_c, kept.throttle_reasons) == (None, None, 61.0, [])
 
 
-def test_telemetry_of_five_hundred_samples_is_few_statements(host: Host, now: datetime, django_assert_max_num_queries: Any) -> None:
+def test_telemetry_of_five_hundred_samples_is_few_statements(
+    host: Host, now: datetime, django_assert_max_num_queries: Any
+) -> None:
     readings = [sample(host, at=now - timedelta(seconds=n)) for n in range(500)]
     with django_assert_max_num_queries(8):
         assert host.call("telemetry", {"samples": readings}).json()["kept"] == 500
@@ -129,7 +154,9 @@ def test_samples_of_strange_cards_of_yesterday_and_of_the_future_are_left_out(ho
     assert host.call("telemetry", {"samples": readings}).json()["kept"] == 1
 
 
-@pytest.mark.parametrize("change", [{"utilization_pct": 101}, {"power_w": "hot"}, {"memory_used_mib": -1}, {"at": None}])
+@pytest.mark.parametrize(
+    "change", [{"utilization_pct": 101}, {"power_w": "hot"}, {"memory_used_mib": -1}, {"at": None}]
+)
 def test_a_sample_that_cannot_be_is_refused(change: dict[str, Any], host: Host, now: datetime) -> None:
     assert host.call("telemetry", {"samples": [sample(host, at=now) | change]}).status_code == 422
 
@@ -146,7 +173,9 @@ def test_samples_older_than_a_week_are_dropped(host: Host, now: datetime) -> Non
 def test_incidents_and_outcomes_are_written_once(host: Host, now: datetime) -> None:
     reference = uuid.uuid4()
     for cause in ("gpu_lost", "disk_full"):
-        incidents.record_incident(machine=host.machine, key="rental:1", cause=cause, at=now, reference=reference, evidence={"xid": 79})
+        incidents.record_incident(
+            machine=host.machine, key="rental:1", cause=cause, at=now, reference=reference, evidence={"xid": 79}
+        )
         incidents.record_outcome(machine=host.machine, reference=reference, cause=cause, provider_fault=True, at=now)
     assert [incident.cause for incident in Incident.objects.all()] == ["gpu_lost"]
     assert [outcome.cause for outcome in Outcome.objects.all()] == ["gpu_lost"]

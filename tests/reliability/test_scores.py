@@ -65,9 +65,12 @@ def test_a_fault_weighs_half_after_two_weeks_and_nothing_after_ninety_days() -> 
         """Points that an outage of ten hours costs when it is so long ago."""
         end = ago(24 * days)
         kept = [(ago(24 * 100), end - 10 * HOUR), (end, NOW)]
-        return 100.0 - parts(
-            declared=[(ago(24 * 100), NOW)], connected=kept, jobs=[Event(NOW, 1.0)] * 10, runs=[Event(NOW, 1.0)] * 3
-        ).score
+        return (
+            100.0
+            - parts(
+                declared=[(ago(24 * 100), NOW)], connected=kept, jobs=[Event(NOW, 1.0)] * 10, runs=[Event(NOW, 1.0)] * 3
+            ).score
+        )
 
     assert lost(1) > 0.5
     assert lost(15) == pytest.approx(lost(1) / 2, rel=1e-6)
@@ -85,13 +88,18 @@ def test_what_lies_in_the_future_or_before_the_window_is_left_out() -> None:
 
 
 hours = st.integers(0, 24 * 100)
-pairs = st.lists(st.tuples(hours, hours).filter(lambda pair: pair[0] != pair[1]).map(lambda pair: (ago(max(pair)), ago(min(pair)))), max_size=8)
+pairs = st.lists(
+    st.tuples(hours, hours).filter(lambda pair: pair[0] != pair[1]).map(lambda pair: (ago(max(pair)), ago(min(pair)))),
+    max_size=8,
+)
 events = st.lists(st.builds(lambda age, value: Event(ago(age), value), hours, st.floats(0, 1)), max_size=12)
 
 
 @settings(max_examples=40, deadline=None)
 @given(declared=pairs, connected=pairs, excused=pairs, jobs=events, runs=events)
-def test_the_formula_equals_the_slow_way_hour_by_hour(declared: Any, connected: Any, excused: Any, jobs: Any, runs: Any) -> None:
+def test_the_formula_equals_the_slow_way_hour_by_hour(
+    declared: Any, connected: Any, excused: Any, jobs: Any, runs: Any
+) -> None:
     """Every span begins and ends on the hour, so an hour is in or out as a whole."""
 
     def within(spans: Any, start: datetime) -> bool:
@@ -109,8 +117,16 @@ def test_the_formula_equals_the_slow_way_hour_by_hour(declared: Any, connected: 
     expected_uptime = (kept + max(0.0, 72 - owed) * 0.95) / max(72.0, owed)
 
     def mean(some: list[Event], full: float, prior: float) -> float:
-        weighed = [(2 ** (-(NOW - one.at).total_seconds() / 86400 / 14), one.value) for one in some if (NOW - one.at).days <= 90]
-        weighed = [w for w, one in zip(weighed, [e for e in some if (NOW - e.at).days <= 90], strict=True) if one.at >= ago(24 * 90)]
+        weighed = [
+            (2 ** (-(NOW - one.at).total_seconds() / 86400 / 14), one.value)
+            for one in some
+            if (NOW - one.at).days <= 90
+        ]
+        weighed = [
+            w
+            for w, one in zip(weighed, [e for e in some if (NOW - e.at).days <= 90], strict=True)
+            if one.at >= ago(24 * 90)
+        ]
         total = sum(share for share, _ in weighed)
         return (sum(share * value for share, value in weighed) + max(0.0, full - total) * prior) / max(full, total)
 
@@ -148,7 +164,11 @@ def test_scores_are_stored_hourly_and_when_something_happens(host: Host, now: da
     assert first.uptime == pytest.approx(1.0, abs=1e-4)
     assert scores.refresh(at=now + timedelta(minutes=30)) == 0
     incidents.record_outcome(
-        machine=host.machine, reference=uuid.uuid4(), cause="gpu_lost", provider_fault=True, at=now + timedelta(minutes=31)
+        machine=host.machine,
+        reference=uuid.uuid4(),
+        cause="gpu_lost",
+        provider_fault=True,
+        at=now + timedelta(minutes=31),
     )
     assert scores.refresh(at=now + timedelta(minutes=32)) == 1
     assert scores.refresh(at=now + timedelta(minutes=33)) == 0
@@ -165,7 +185,9 @@ def test_a_machine_that_was_never_measured_has_no_score(db: None, now: datetime)
     assert scores.refresh(at=now) == 0
 
 
-def test_refreshing_takes_as_many_queries_for_ten_machines_as_for_one(db: None, now: datetime, django_assert_max_num_queries: Any) -> None:
+def test_refreshing_takes_as_many_queries_for_ten_machines_as_for_one(
+    db: None, now: datetime, django_assert_max_num_queries: Any
+) -> None:
     provider = approved(at=now, entries=[{"quantity": 20}])
     for _ in range(10):
         measure(connected(provider, at=now, count=1), at=now)
@@ -186,7 +208,9 @@ def test_a_silent_machine_is_connected_up_to_its_last_word(host: Host, now: date
 
 @pytest.mark.spec("I1", "A5")
 @pytest.mark.parametrize(
-    ("told_before", "hours_long", "excused"), [(25, 4, 4), (23, 4, 0), (25, 12, 8)], ids=["in time", "too late", "beyond the budget"]
+    ("told_before", "hours_long", "excused"),
+    [(25, 4, 4), (23, 4, 0), (25, 12, 8)],
+    ids=["in time", "too late", "beyond the budget"],
 )
 def test_planned_maintenance_is_excused_with_notice_and_within_the_months_budget(
     told_before: int, hours_long: int, excused: int, host: Host, now: datetime
@@ -207,9 +231,15 @@ def test_the_budget_of_maintenance_is_a_calendar_months() -> None:
         return MaintenanceWindow(starts_at=begins, ends_at=begins + hours_long * HOUR, declared_at=begins - 48 * HOUR)
 
     found = scores.excused_maintenance(
-        [window("2026-01-10T00:00", 6), window("2026-01-20T00:00", 6), window("2026-01-31T20:00", 8)], notice=24 * HOUR, budget=8 * HOUR
+        [window("2026-01-10T00:00", 6), window("2026-01-20T00:00", 6), window("2026-01-31T20:00", 8)],
+        notice=24 * HOUR,
+        budget=8 * HOUR,
     )
-    assert [(f"{start:%m-%d %H}", (end - start) / HOUR) for start, end in found] == [("01-10 00", 6.0), ("01-20 00", 2.0), ("02-01 00", 4.0)]
+    assert [(f"{start:%m-%d %H}", (end - start) / HOUR) for start, end in found] == [
+        ("01-10 00", 6.0),
+        ("01-20 00", 2.0),
+        ("02-01 00", 4.0),
+    ]
 
 
 def test_the_platforms_outage_is_nobodys_downtime(host: Host, now: datetime) -> None:
@@ -224,17 +254,23 @@ def test_the_platforms_outage_is_nobodys_downtime(host: Host, now: datetime) -> 
 
 def test_an_excused_incident_gives_the_points_back(host: Host, now: datetime) -> None:
     reference = uuid.uuid4()
-    incident = incidents.record_incident(machine=host.machine, key="rental:1", cause="gpu_lost", at=now, reference=reference)
+    incident = incidents.record_incident(
+        machine=host.machine, key="rental:1", cause="gpu_lost", at=now, reference=reference
+    )
     incidents.record_outcome(machine=host.machine, reference=reference, cause="gpu_lost", provider_fault=True, at=now)
     before = current(host, now).completion
-    incidents.excuse(incident=incident, by=host.machine.provider.organisation.created_by, reason="A mistake of ours", at=now)
+    incidents.excuse(
+        incident=incident, by=host.machine.provider.organisation.created_by, reason="A mistake of ours", at=now
+    )
     assert current(host, now).completion > before
 
 
 @pytest.mark.spec("I1")
 def test_only_the_providers_fault_counts_against_completion(host: Host, now: datetime) -> None:
     for cause in ("exit_nonzero", "oom", "image_missing", "stopped"):
-        incidents.record_outcome(machine=host.machine, reference=uuid.uuid4(), cause=cause, provider_fault=False, at=now)
+        incidents.record_outcome(
+            machine=host.machine, reference=uuid.uuid4(), cause=cause, provider_fault=False, at=now
+        )
     assert current(host, now).completion > 0.95
 
 
@@ -255,5 +291,7 @@ def test_throttling_and_falling_behind_lower_consistency(host: Host, now: dateti
 def test_a_schedule_changed_afterwards_does_not_undo_downtime(host: Host, now: datetime) -> None:
     Connection.objects.update(ended_at=now - 20 * HOUR)
     before = current(host, now).uptime
-    Schedule.objects.create(machine=host.machine, effective_from=now, timezone="UTC", always=False, windows=[[0, "00:00", "01:00"]])
+    Schedule.objects.create(
+        machine=host.machine, effective_from=now, timezone="UTC", always=False, windows=[[0, "00:00", "01:00"]]
+    )
     assert current(host, now).uptime == pytest.approx(before)

@@ -51,8 +51,10 @@ class Command(BaseCommand):
             self._say("Starting the simulated hosts …")
             plan = seed.before_fleet(demo.cluster.folder)
             demo.start_fleet(plan)
-            seed.after_fleet(say=self._say)
+            seed.await_fleet(demo.cluster.folder, say=self._say)
         self._say(self._welcome(demo.url))
+        if not bare:
+            seed.write_past(demo.cluster.folder, say=self._say)
         demo.wait()
 
     def _check(self, demo: Demo) -> None:
