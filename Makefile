@@ -29,8 +29,8 @@ soak: bootstrap ## Run the tests at their large sizes (ARGS= goes to pytest)
 check: bootstrap ## Lint, types, import rules, templates, migrations
 	@bash .ci/check.sh
 
-bench: bootstrap ## Measure what must stay fast (ONLY= picks by name)
-	@GPUNEX_BENCH=1 $(PYTHON) -m pytest -m bench -s $(if $(ONLY),-k '$(ONLY)') $(ARGS)
+bench: bootstrap ## Measure what must stay fast, a JSON object a line (ONLY= a group, ARGS= sizes as meters=1000)
+	@$(PYTHON) -m tests.bench $(ONLY) $(ARGS)
 
 translations: bootstrap ## Extract messages into the catalogues and say what is untranslated
 	@$(PYTHON) -m gpunex.kit.translations extract

@@ -18,6 +18,7 @@ from billing import deposits, ledger
 from billing.models import Account, Deposit, DepositAddress, Meter, Transfer
 from gpunex.accounts.models import Organisation
 from gpunex.kit import show
+from gpunex.kit.conflicts import retrying
 from gpunex.kit.refusals import Refusal
 from gpunex.kit.registers import ReadOnlyAdmin
 
@@ -138,7 +139,7 @@ class DepositAdmin(ReadOnlyAdmin):
             form = GiveForm(request.POST)
             if form.is_valid():
                 try:
-                    deposits.give_unmatched(
+                    retrying(deposits.give_unmatched)(
                         deposit=deposit,
                         organisation=form.cleaned_data["owner"],
                         by=request.user,

@@ -135,10 +135,8 @@ def earnings(request: HttpRequest) -> HttpResponse:
     context |= {
         "models": _by_model(earned),
         "machines": _by_machine(earned, start=start, end=min(end, at)),
-        "chart": _chart(earned, start=start, end=end, at=at),
-        "days": [
-            (day, earned.days.get(day, 0)) for day in revenue.days_between(start, min(end, at + timedelta(seconds=1)))
-        ],
+        "chart": _chart(by_day),
+        "days": by_day,
         "payouts": [
             {"payout": payout, "link": explorer_link(payout.last_attempt.signature) if payout.last_attempt else ""}
             for payout in Payout.objects.filter(organisation=organisation).prefetch_related("attempts")[:5]
@@ -194,6 +192,8 @@ def _by_day(
     organisation: Any, earned: revenue.Revenue, *, start: datetime, end: datetime, at: datetime
 ) -> list[tuple[date, int]]:
     """The days shown, oldest first, none that is still to come. A time that runs shows at least the last thirty days."""
+    if start > at:
+        return [(start.date(), 0)]
     until = min(end, at + timedelta(seconds=1))
     since = min(start, until - CHART_AT_LEAST) if start <= at < end else start
     if since < start:

@@ -20,6 +20,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 from billing import metering
 from gpunex.accounts.models import Organisation
 from gpunex.kit import show
+from gpunex.kit.conflicts import retrying
 from gpunex.kit.money import parse_usdc
 from gpunex.kit.refusals import Refusal
 from gpunex.kit.registers import ReadOnlyAdmin, ReadOnlyInline
@@ -143,7 +144,7 @@ class PayoutAdmin(ReadOnlyAdmin):
             form = (ApproveForm if sent == "approve" else ReasonForm)(request.POST)
             if form.is_valid():
                 try:
-                    self._carry_out(sent, payout, form, request)
+                    retrying(self._carry_out)(sent, payout, form, request)
                 except Refusal as refusal:
                     form.add_error(None, str(refusal))
                 else:
@@ -238,7 +239,7 @@ class PayoutAdmin(ReadOnlyAdmin):
         form = OffCycleForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
-                payout = runs.pay_off_cycle(
+                payout = retrying(runs.pay_off_cycle)(
                     organisation=organisation,
                     by=request.user,
                     reason=form.cleaned_data["reason"],
@@ -255,8 +256,9 @@ class PayoutAdmin(ReadOnlyAdmin):
                 )
                 return redirect("admin:payouts_payout_change", payout.pk)
         earning, method = metering.earning(organisation, at=at), methods.active_method(organisation, at)
+        title = _("Off-cycle payout to %(organisation)s") % {"organisation": organisation}
         context = self.admin_site.each_context(request) | {
-            "title": _("Off-cycle payout to %(organisation)s") % {"organisation": organisation},
+            "title": title,
             "opts": self.model._meta,
             "note": _("Payable: %(payable)s USDC, and %(accruing)s accruing. Paid to: %(address)s.")
             % {
@@ -264,7 +266,7 @@ class PayoutAdmin(ReadOnlyAdmin):
                 "accruing": show.usdc(earning.accruing_micro, fine=True),
                 "address": method.address if method else _("no wallet is connected"),
             },
-            "decisions": [{"title": _("Pay now"), "form": form, "submit": _("Pay now")}],
+            "decisions": [{"title": title, "form": form, "submit": _("Pay now")}],
         }
         return TemplateResponse(request, "admin/payouts/off_cycle.html", context, status=422 if form.errors else 200)
 

@@ -20,6 +20,7 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -59,8 +60,8 @@ class Cluster:
         self.name = name
         self.root = root.resolve()
         self.folder = self.root / ".gpunex" / name
-        # Test data may go with the machine; a demo keeps what people did in it.
-        self.durable = not name.startswith("test")
+        # What tests and checks make may go with the machine; a demo keeps what people did in it.
+        self.durable = not name.startswith(("test", "check"))
         self._children: list[Child] = []
         self._lock: IO[str] | None = None
 
@@ -375,22 +376,30 @@ def _deaf_to_interrupts() -> Iterator[None]:
 def main(arguments: list[str]) -> int:
     """``python -m gpunex.embedded.cluster NAME``: run the services until Ctrl-C, for looking at them by hand.
 
-    ``python -m gpunex.embedded.cluster NAME COMMAND ...``: run a command in the cluster's environment; starts nothing.
+    With ``COMMAND ...`` after the name: run a command in the cluster's environment; with ``--start COMMAND ...``: with its
+    services running meanwhile. The command's exit status is this one's.
     """
-    cluster = Cluster(arguments[0] if arguments else "demo", CODE)
+    name, *rest = arguments or ["demo"]
+    cluster = Cluster(name, CODE)
+    start = not rest or rest[0] == "--start"
+    command = rest[1:] if rest[:1] == ["--start"] else rest
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if arguments[1:]:
+        if start:
+            cluster.start()
+        else:
             cluster.prepare()
-            os.execvpe(arguments[1], arguments[1:], {**os.environ, **cluster.environment()})  # noqa: S606
-        with cluster:
-            print(cluster.database_url, cluster.redis_url, cluster.chain_url, sep="\n", flush=True)
-            signal.pause()
+        if command:
+            return subprocess.run(command, env={**os.environ, **cluster.environment()}, check=False).returncode
+        print(cluster.database_url, cluster.redis_url, cluster.chain_url, sep="\n", flush=True)
+        signal.pause()
     except KeyboardInterrupt:
-        return 0
+        return 0 if not command else 130
     except EmbeddedError as error:
         print(error, file=sys.stderr)
         return 1
+    finally:
+        cluster.stop()
     return 0
 
 

@@ -33,6 +33,7 @@ _TEMPLATES = {".html", ".txt", ".xml"}
 _SKIPPED = {"migrations", "static", "static_built", "locale", "embedded", "node_modules"}
 _KEYWORDS: dict[str, tuple[int | tuple[int, str], ...] | None] = {
     "_": None,
+    "_lazy": None,
     "gettext": None,
     "gettext_lazy": None,
     "gettext_noop": None,

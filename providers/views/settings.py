@@ -21,7 +21,7 @@ class OrganisationForm(forms.ModelForm):
         model = Organisation
         fields = ("name",)
         labels = {"name": _lazy("Name of the organisation")}
-        help_texts = {"name": _lazy("As renters and our team see it.")}
+        help_texts = {"name": _lazy("As it stands on your pages and statements.")}
         widgets = {"name": forms.TextInput(attrs={"autocomplete": "organization", "dir": "auto"})}
 
     def clean_name(self) -> str:

@@ -171,6 +171,13 @@ def test_a_range_that_is_none_is_refused(earner: Organisation, first: str, last:
     assert b'class="error"' in page.content
 
 
+def test_days_that_are_still_to_come_hold_nothing(earner: Organisation, now: datetime) -> None:
+    day = f"{now + timedelta(days=9):%Y-%m-%d}"
+    page = client_of(earner).get(reverse("providers:earnings") + f"?period=dates&first={day}&last={day}")
+    assert page.status_code == 200
+    assert "Nothing earned in this time" in text_of(page.content)
+
+
 @pytest.mark.spec("J1")
 def test_the_pages_read_in_arabic(payer: Organisation, earner: Organisation) -> None:
     for org, name in ((payer, "billing:balance"), (earner, "providers:earnings"), (earner, "providers:payouts")):

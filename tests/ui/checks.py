@@ -88,7 +88,12 @@ def problems_of(page: Page, language: str) -> list[str]:
     colours = []
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
-        colours.append(page.evaluate(_BACKGROUND))
+        colours.append(background_of(page))
     if colours[0] == colours[1]:
         found.append(f"light and dark are the same {colours[0]}")
     return [f"{path}: {problem}" for problem in found]
+
+
+def background_of(page: Page) -> str:
+    """The colours that the page is painted on."""
+    return str(page.evaluate(_BACKGROUND))

@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from gpunex.demo.check import Story
-from tests.ui.checks import problems_of
+from tests.ui.checks import background_of, problems_of
 from tests.ui.conftest import MakeVisitor
 
 OPEN = ("/", "/offers", "/prices", "/guide", "/roles", "/account/login/", "/account/signup/", "/account/password/reset/", "/dev/mail", "/dev/components")
@@ -59,9 +59,9 @@ def test_the_keyboard_finds_its_way(visitor: MakeVisitor) -> None:
 def test_light_and_dark_are_chosen_at_once_and_stay(visitor: MakeVisitor) -> None:
     reader = visitor("en")
     page = reader.open("/offers")
-    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    before = background_of(page)
     page.locator("header [data-theme-toggle]").first.click()
-    after = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    after = background_of(page)
     assert after != before
     reader.open("/prices")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == after
+    assert background_of(page) == after

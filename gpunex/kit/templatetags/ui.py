@@ -356,7 +356,9 @@ def field(
     if bound.is_hidden:
         return bound.as_widget()
     widget = bound.field.widget
-    hint = bound.help_text if hint is None else hint
+    if hint is not None:
+        bound.help_text = hint  # Django ties the control to it, too
+    hint = bound.help_text
     kind = _kind(widget)
     described = [f"{bound.auto_id}_helptext"] if hint else []
     if bound.errors:
