@@ -231,6 +231,7 @@ AXES_RESET_ON_SUCCESS = True
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("ar", "العربية")]
 LOCALE_PATHS = [BASE_DIR / "gpunex" / "locale"]
+FORMAT_MODULE_PATH = ["gpunex.formats"]
 USE_I18N = True
 TIME_ZONE = "UTC"
 USE_TZ = True

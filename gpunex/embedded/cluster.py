@@ -376,16 +376,18 @@ def _deaf_to_interrupts() -> Iterator[None]:
 def main(arguments: list[str]) -> int:
     """``python -m gpunex.embedded.cluster NAME``: run the services until Ctrl-C, for looking at them by hand.
 
-    With ``COMMAND ...`` after the name: run a command in the cluster's environment; with ``--start COMMAND ...``: with its
-    services running meanwhile. The command's exit status is this one's.
+    With ``COMMAND ...`` after the name: run a command in the cluster's environment; with ``--fresh COMMAND ...``: on newly
+    made services that run meanwhile. The command's exit status is this one's.
     """
     name, *rest = arguments or ["demo"]
     cluster = Cluster(name, CODE)
-    start = not rest or rest[0] == "--start"
-    command = rest[1:] if rest[:1] == ["--start"] else rest
+    fresh = rest[:1] == ["--fresh"]
+    command = rest[1:] if fresh else rest
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if start:
+        if fresh:
+            cluster.reset()
+        if fresh or not command:
             cluster.start()
         else:
             cluster.prepare()
