@@ -20,7 +20,7 @@ COPY templates templates
 # Collecting static files reads the settings; none of these values outlives this line.
 RUN .venv/bin/python -m gpunex.kit.translations compile \
  && SECRET_KEY=build FIELD_KEYS=build DATABASE_URL=postgres://build@build/build REDIS_URL=redis://build \
-    SOLANA_RPC_URL=https://build.invalid TREASURY_KEY_FILE=/build USDC_MINT=build SOLANA_GENESIS_HASH=build \
+    SOLANA_RPC_URL=https://a.build.invalid,https://b.build.invalid TREASURY_KEY_FILE=/build USDC_MINT=build SOLANA_GENESIS_HASH=build \
     PUBLIC_URL=https://build.invalid EMAIL_URL=smtp://build.invalid \
     .venv/bin/python manage.py collectstatic --no-input
 

@@ -4,7 +4,8 @@ Rules
 1. An organisation's address is derived from the treasury's key, valid for ever, and only its USDC account is watched.
 2. Found by polling, newest signatures down to the last one seen; every few minutes the last hour is read again whatever the cursor
    says, because nodes have been seen to leave rows out. The cursor moves only when everything up to it was looked at.
-3. Credited is what the token account gained, of our mint, in a finalized transaction without an error; once per (signature, account).
+3. Credited is what the token account gained, of our mint, in a finalized transaction without an error, as two nodes tell it alike:
+   one node's word makes no money. Once per (signature, account). One that cannot be read yet is asked for again and holds up no other.
 4. What strangers send to the treasury itself belongs to nobody yet: it is booked as unmatched and listed for an admin.
 5. Money found is swept into the treasury. The signature is committed before it is sent. Signing again is harmless here: both ends are ours.
 """
@@ -40,6 +41,7 @@ OTHERS_EVERY = timedelta(seconds=15)
 RESCAN_EVERY = timedelta(minutes=10)
 RESCAN_BACK = timedelta(hours=1)
 PAGE = 1000
+NODES_ALIKE = 2
 SWEPT_AT_ONCE = 20
 # Blocks are made in well under a second; the 150 that a blockhash lives have passed by then.
 SWEEP_LOST_AFTER = timedelta(minutes=3)
@@ -114,11 +116,21 @@ def _look_at(row: DepositAddress, *, at: datetime) -> int:
         )
     )
     known |= set(Deposit.objects.filter(swept_signature__in=signatures).values_list("swept_signature", flat=True))
-    found = sum(_take(row, signature, at=at) for signature in reversed(signatures) if signature not in known)
+    found, unread = 0, 0
+    for signature in reversed(signatures):
+        if signature in known:
+            continue
+        try:
+            found += _take(row, signature, at=at)
+        except RpcUnavailable:
+            raise
+        except Exception:
+            unread += 1
+            log.exception("deposit_not_read", address=row.owner, signature=signature)
     changes: dict[str, Any] = {"scanned_at": at}
-    if rescan:
+    if rescan and not unread:
         changes["rescanned_at"] = at
-    if signatures:
+    if signatures and not unread:
         changes["cursor"] = signatures[0]
     DepositAddress.objects.filter(pk=row.pk).update(**changes)
     return found
@@ -150,12 +162,19 @@ def _signatures(row: DepositAddress, *, since: datetime | None) -> list[str]:
         before = page[-1]["signature"]
 
 
+class NotToldAlike(Exception):
+    """Listed, but not to be had yet from two nodes, or not told alike by them."""
+
+
 def _take(row: DepositAddress, signature: str, *, at: datetime) -> int:
-    transaction_json = treasury.rpc().get_transaction(signature)
-    if transaction_json is None:
-        raise RpcUnavailable(f"{signature}: listed, but not to be had yet")
-    amount = incoming(transaction_json, row.token_account, treasury.mint())
-    if amount == 0:
+    told = _told(signature)
+    if None in told:
+        raise NotToldAlike(signature)
+    amounts = {incoming(each, row.token_account, treasury.mint()) for each in told if each is not None}
+    if len(amounts) > 1:
+        raise NotToldAlike(f"{signature}: {sorted(amounts)} micro-USDC")
+    transaction_json, amount = told[0], amounts.pop()
+    if amount == 0 or transaction_json is None:
         return 0
     sender = sender_of(transaction_json)
     if row.organisation is None and DepositAddress.objects.filter(owner=sender).exists():
@@ -163,6 +182,21 @@ def _take(row: DepositAddress, signature: str, *, at: datetime) -> int:
     return _credit(
         row, signature=signature, amount_micro=amount, slot=int(transaction_json["slot"]), sender=sender, at=at
     )
+
+
+def _told(signature: str) -> list[dict[str, Any] | None]:
+    """The transaction as the first two nodes that answer tell it; of one node where only one is configured. Raises RpcUnavailable."""
+    rpc = treasury.rpc()
+    told: list[dict[str, Any] | None] = []
+    silent: RpcUnavailable | None = None
+    for node in rpc.nodes:
+        try:
+            told.append(rpc.get_transaction(signature, node=node))
+        except RpcUnavailable as unavailable:
+            silent = unavailable
+        if len(told) == min(NODES_ALIKE, len(rpc.nodes)):
+            return told
+    raise silent or RpcUnavailable(f"{signature}: no node answered")
 
 
 def sender_of(transaction_json: dict[str, Any]) -> str:

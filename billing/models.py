@@ -121,7 +121,7 @@ class Meter(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"meter {self.public_id}"
+        return _("meter %(id)s") % {"id": self.public_id}
 
 
 class DepositAddress(models.Model):

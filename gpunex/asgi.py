@@ -8,6 +8,7 @@ coroutines.
 import os
 from typing import Any
 
+from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.exception import convert_exception_to_response
@@ -36,5 +37,27 @@ _waiting = WaitingHandler()
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    waits = scope["type"] == "http" and scope["path"] in WAITING
-    await (_waiting if waits else _pages)(scope, receive, send)
+    if scope["type"] != "http":
+        await _pages(scope, receive, send)
+        return
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    length = dict(scope["headers"]).get(b"content-length", b"")
+    if length.isdigit() and int(length) > most:
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain"), (b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": b"The body is too long.\n"})
+        return
+    handler = _waiting if scope["path"] in WAITING else _pages
+    await handler(scope, _no_more_than(most, receive), send)
+
+
+def _no_more_than(most: int, receive: Any) -> Any:
+    """Django keeps a body on disk before anything looks at who sent it: one without a length is cut off here."""
+    received = 0
+
+    async def cut_off() -> Any:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        return message if received <= most else {"type": "http.disconnect"}
+
+    return cut_off

@@ -88,7 +88,7 @@ def components(request: HttpRequest) -> HttpResponse:
     provider = request.GET.get("front") == "provider"
     at = datetime(2026, 10, 14, 14, 5, tzinfo=UTC)
     trend = [1.98, 2.0, 1.97, 2.02, 2.05, 2.03, 2.08, 2.12, 2.1, 2.15, 2.13, 2.18, 2.2, 2.17, 2.21]
-    context = {
+    context: dict[str, Any] = {
         "shell": "shell/provider.html" if provider else "shell/renter.html",
         "nav": "overview" if provider else "market",
         "at": at,

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
+from django.templatetags.static import static
 from django.utils.csp import CSP
 from django.utils.translation import gettext_lazy as _
 
@@ -19,7 +20,7 @@ REQUIRED = {
     "FIELD_KEYS": "Fernet keys separated by commas, the newest first, that encrypt fields",
     "DATABASE_URL": "PostgreSQL, as postgres://user:password@host:5432/name",
     "REDIS_URL": "Redis or Valkey, as redis://host:6379/0",
-    "SOLANA_RPC_URL": "one or more RPC node addresses separated by commas",
+    "SOLANA_RPC_URL": "two or more RPC node addresses of different hosts, separated by commas",
     "TREASURY_KEY_FILE": "path of the treasury's key, a JSON array as solana-keygen writes it, mode 0600",
     "USDC_MINT": "the mint address of USDC on that chain",
     "SOLANA_GENESIS_HASH": "the genesis hash of that chain, checked at start",
@@ -85,6 +86,9 @@ REDIS_URL = _env("REDIS_URL")
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL, "KEY_PREFIX": "gpunex"}}
 CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://").split("?")[0] if REDIS_URL.startswith("unix://") else REDIS_URL
 SOLANA_RPC_URLS = [url.strip() for url in _env("SOLANA_RPC_URL").split(",") if url.strip()]
+if not EMBEDDED and len(set(SOLANA_RPC_URLS)) < 2:
+    # One node's word would be enough to make money from nothing, or to sign a payout twice.
+    raise ImproperlyConfigured("SOLANA_RPC_URL needs two different nodes at least, separated by a comma: what moves money is asked of both.")
 SOLANA_GENESIS_HASH = _env("SOLANA_GENESIS_HASH")
 SOLANA_EXPLORER = _env("SOLANA_EXPLORER", "" if EMBEDDED else "https://explorer.solana.com/tx/{signature}")
 TREASURY_KEY_FILE = Path(_env("TREASURY_KEY_FILE"))
@@ -273,6 +277,7 @@ SECURE_REDIRECT_EXEMPT = [r"^health/"]
 SECURE_HSTS_SECONDS = int(_env("HSTS_SECONDS", "31536000" if _HTTPS else "0"))
 if _flag("BEHIND_PROXY"):
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    MIDDLEWARE.insert(0, "gpunex.kit.requests.ClientAddressMiddleware")
 DATA_UPLOAD_MAX_MEMORY_SIZE = 30 * 1024 * 1024
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 10_000
 
@@ -297,6 +302,7 @@ UNFOLD = {
     "SITE_TITLE": "GPUnex",
     "SITE_HEADER": "GPUnex",
     "SITE_SYMBOL": "speed",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda _request: static("brand/favicon.svg")}],
     "SHOW_HISTORY": True,
     "SHOW_LANGUAGES": False,
     "ENVIRONMENT": "gpunex.shell.environment",

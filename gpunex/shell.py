@@ -7,6 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from billing import metering
 from gpunex import desk
@@ -39,7 +40,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
 
 def environment(request: HttpRequest) -> list[str] | None:
     """The admin's label of where one is: nothing in production."""
-    return ["Demonstration", "warning"] if settings.EMBEDDED else None
+    return [gettext("Demonstration"), "warning"] if settings.EMBEDDED else None
 
 
 def _once(read: Callable[[], Any]) -> Callable[[], Any]:

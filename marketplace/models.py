@@ -127,7 +127,7 @@ class Listing(models.Model):
         indexes = [models.Index(fields=["gpu_model", "-rank"], condition=Q(state="offered"), name="listing_offered")]
 
     def __str__(self) -> str:
-        return f"{self.gpus_total} × {self.gpu_model} on {self.machine}"
+        return _("%(gpus)s × %(model)s on %(machine)s") % {"gpus": self.gpus_total, "model": self.gpu_model, "machine": self.machine}
 
     def get_absolute_url(self) -> str:
         return reverse("marketplace:offer", args=[self.public_id])
@@ -276,7 +276,7 @@ class Rental(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"rental {self.public_id.hex[:8]}"
+        return _("rental %(id)s") % {"id": self.public_id.hex[:8]}
 
     def get_absolute_url(self) -> str:
         return reverse("marketplace:rental", args=[self.public_id])
@@ -323,4 +323,4 @@ class Job(models.Model):
         verbose_name_plural = _("jobs")
 
     def __str__(self) -> str:
-        return f"job of {self.rental}"
+        return _("job of %(rental)s") % {"rental": self.rental}

@@ -164,7 +164,7 @@ class Payout(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"payout {str(self.public_id)[:8]}"
+        return _("payout %(id)s") % {"id": str(self.public_id)[:8]}
 
     @property
     def memo(self) -> str:

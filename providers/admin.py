@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
 from django.utils.dates import WEEKDAYS_ABBR
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from unfold.admin import TabularInline
@@ -146,13 +147,13 @@ class EntryInline(ReadOnlyInline):
 
     @admin.display(description=_lazy("place"))
     def place(self, entry: ApplicationEntry) -> str:
-        return ", ".join(part for part in (entry.city, country_name(entry.country), entry.datacenter_region) if part)
+        return _(", ").join(part for part in (entry.city, country_name(entry.country), entry.datacenter_region) if part)
 
     @admin.display(description=_lazy("available"))
     def hours(self, entry: ApplicationEntry) -> str:
         if entry.always_available:
-            return "24/7"
-        days = ", ".join(f"{WEEKDAYS_ABBR[day]} {start}–{end}" for day, start, end in entry.windows)
+            return _("around the clock")
+        days = _(", ").join(f"{WEEKDAYS_ABBR[day]} {start}–{end}" for day, start, end in entry.windows)
         return f"{entry.timezone}: {days}"
 
 
@@ -212,11 +213,11 @@ class ApplicationAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_lazy("GPUs"))
     def gpus(self, application: Application) -> str:
-        return ", ".join(str(entry) for entry in application.entries.all())
+        return format_html('<bdi dir="ltr">{}</bdi>', ", ".join(str(entry) for entry in application.entries.all()))
 
     @admin.display(description=_lazy("countries"))
     def countries(self, application: Application) -> str:
-        return ", ".join(sorted({country_name(entry.country) for entry in application.entries.all()}))
+        return _(", ").join(sorted({country_name(entry.country) for entry in application.entries.all()}))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None

@@ -6,7 +6,8 @@
 - A card that is no longer reported is gone (``removed_at``). Back again, or well again after it had failed, it needs a new
   benchmark before it is offered.
 - ``admitted``: the model is the approved entry's, and the entry has room. Everything else is connected and measured, and
-  waits for an admin. What was admitted stays so.
+  waits for an admin. What was admitted stays so, unless another card took its place while it was gone, or it says that it is
+  another model now: no card turns into another, so what was measured and admitted under its UUID was not this one.
 """
 
 from collections import Counter
@@ -138,7 +139,7 @@ def _gpu(
     if gpu.facts.get("given") != facts["given"]:
         gpu.given = facts["given"]  # the host's word counts when it changes; between, what the dashboard chose stays
     gpu.facts = facts
-    gpu.variant = variant_of(facts["name"], facts["vram_mib"], variants)
+    _identify(gpu, variant_of(facts["name"], facts["vram_mib"], variants))
     if health != gpu.health or reason:  # else an event has told the reason, and the report only repeats the health
         gpu.health, gpu.health_reason = health, reason
     try:
@@ -149,6 +150,16 @@ def _gpu(
             raise
         raise UuidTaken(uuid=facts["uuid"]) from error
     taken.accepted += 1
+
+
+def _identify(gpu: Gpu, variant: GpuVariant | None) -> None:
+    """What kind of card it is. Another kind than before has to show anew what it can do, another model to be admitted anew."""
+    before = gpu.variant if gpu.pk else None
+    if before is not None and before != variant:
+        gpu.benchmarked_at = gpu.performance = None
+        if variant is None or variant.model_id != before.model_id:
+            gpu.admitted = False
+    gpu.variant = variant
 
 
 def _make_room(machine: Machine, uuid: str, at: datetime) -> None:
@@ -205,9 +216,21 @@ def _admit(machine: Machine) -> None:
         return
     # Two machines of one entry at once: the entry's row makes them count one after the other.
     ApplicationEntry.objects.select_for_update(no_key=True).get(pk=machine.entry.pk)
-    for gpu in waiting[: max(0, _room_locked(machine))]:
+    admitted = waiting[: max(0, _room_locked(machine))]
+    for gpu in admitted:
         gpu.admitted = True
         gpu.save(update_fields=["admitted"])
+    if admitted:
+        _give_up_places(machine.entry)
+
+
+def _give_up_places(entry: ApplicationEntry) -> None:
+    """Cards that are gone lose their admission to those that took their places, or swapping cards would admit any number."""
+    gone = Gpu.objects.filter(
+        machine__entry=entry, removed_at__isnull=False, admitted=True, variant__model=entry.gpu_model_id
+    )
+    taken = list(gone.order_by("removed_at", "pk").values_list("pk", flat=True))
+    Gpu.objects.filter(pk__in=taken[: max(0, len(taken) - max(0, _room(entry)))]).update(admitted=False)
 
 
 def _room_locked(machine: Machine) -> int:

@@ -18,6 +18,7 @@ from reliability.models import HealthEvent, Sample
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 FATAL_XIDS = frozenset({64, 74, 79, 95})
+HIGHEST_XID = 9_999  # what is above is no Xid
 _RANK = {Gpu.Health.OK: 0, Gpu.Health.DEGRADED: 1, Gpu.Health.FATAL: 2}
 
 KEEP_SAMPLES = timedelta(days=7)
@@ -65,7 +66,7 @@ def _apply(event: dict[str, Any], gpu: Gpu) -> bool:
         return _worsen(gpu, Gpu.Health.FATAL, LOST)
     if event["kind"] == "xid":
         number = event["data"].get("xid")
-        health = xid_health(number) if isinstance(number, int) else None
+        health = xid_health(number) if isinstance(number, int) and 0 <= number <= HIGHEST_XID else None
         return health is not None and _worsen(gpu, health, f"{XID}{number}")
     return False
 

@@ -21,16 +21,16 @@ MACHINES_LOST = Event(
             "It connects by itself; nothing has to be done here."
         ),
     ),
-    action=_("Open the dashboard"),
-    path="/provider",
+    action=_("Open the machines"),
+    path="/provider/machines",
     state="bad",
 )
 MACHINES_BACK = Event(
     name="machines_back",
     subject=_("Connected again: %(machines)s"),
     paragraphs=(_("%(machines)s answers again since %(since_at)s. Its GPUs are offered as before."),),
-    action=_("Open the dashboard"),
-    path="/provider",
+    action=_("Open the machines"),
+    path="/provider/machines",
     state="ok",
 )
 GPU_DELISTED = Event(
@@ -46,7 +46,7 @@ GPU_DELISTED = Event(
         ),
     ),
     action=_("See the benchmarks"),
-    path="/provider",
+    path="/provider/benchmarks",
     state="bad",
 )
 MACHINE_DELISTED = Event(
@@ -61,7 +61,7 @@ MACHINE_DELISTED = Event(
         ),
     ),
     action=_("See the benchmarks"),
-    path="/provider",
+    path="/provider/benchmarks",
     state="bad",
 )
 RELISTED = Event(
@@ -69,7 +69,7 @@ RELISTED = Event(
     subject=_("Offered again: %(gpus)s"),
     paragraphs=(_("The last benchmark passed, and %(gpus)s is back on the market."),),
     action=_("See the benchmarks"),
-    path="/provider",
+    path="/provider/benchmarks",
     state="ok",
 )
 

@@ -4,6 +4,8 @@ import uuid
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
+from django.core.exceptions import ValidationError
+from django.core.validators import EmailValidator
 from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone, translation
@@ -36,6 +38,15 @@ class AccountAdapter(DefaultAccountAdapter):
             if commit:
                 open_personal(user=user, at=timezone.now())
         return user
+
+    def clean_email(self, email: str) -> str:
+        """Refuse what no mail server can be found for: a domain whose name in DNS would be too long, or empty in parts."""
+        email = super().clean_email(email)
+        try:
+            email.rpartition("@")[2].encode("idna")
+        except UnicodeError:
+            raise ValidationError(EmailValidator.message, code="invalid") from None
+        return email
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
         message = self.render_mail(template_prefix, email, {"email": email, **context})

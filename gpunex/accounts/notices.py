@@ -97,8 +97,9 @@ def notify(
 def render(event: Event, *, data: dict[str, Any], secret: dict[str, str]) -> tuple[str, str, str]:
     """Subject, text and HTML of an event's mail in the active language."""
     fields = shown(data) | secret
+    subject = str(event.subject) % fields
     context = {
-        "subject": str(event.subject) % fields,
+        "subject": subject,
         "paragraphs": [text for paragraph in event.paragraphs if (text := str(paragraph) % fields)],
         "command": event.command % fields if event.command else "",
         "action": str(event.action),
@@ -108,7 +109,7 @@ def render(event: Event, *, data: dict[str, Any], secret: dict[str, str]) -> tup
         "language": translation.get_language(),
         "direction": "rtl" if translation.get_language_bidi() else "ltr",
     }
-    return context["subject"], render_to_string("mail/event.txt", context), render_to_string("mail/event.html", context)
+    return subject, render_to_string("mail/event.txt", context), render_to_string("mail/event.html", context)
 
 
 def in_words(notice: Notice) -> dict[str, Any]:

@@ -19,6 +19,15 @@ def open_personal(*, user: User, at: datetime) -> Organisation:
     return organisation
 
 
+# Who does things in an organisation's name; the other roles pay its bills, or look on.
+MAY_ACT = (Membership.Role.OWNER, Membership.Role.MEMBER)
+
+
+def may_act(user: User, organisation: Organisation | None) -> bool:
+    """Whether ``user`` may rent, stop and offer things in the name of ``organisation``."""
+    return bool(organisation) and Membership.objects.filter(user=user, organisation=organisation.pk, role__in=MAY_ACT).exists()
+
+
 def acting_for(user: User, chosen_id: str | None) -> Organisation | None:
     """The organisation chosen in the session if the user belongs to it, else their first one."""
     memberships = Membership.objects.filter(user=user).select_related("organisation").order_by("pk")

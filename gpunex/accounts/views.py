@@ -1,10 +1,12 @@
 """Pages of an account: settings, language, theme, which organisation one acts for, and what one was told."""
 
+from uuid import UUID
+
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone, translation
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -52,7 +54,11 @@ def theme(request: HttpRequest) -> HttpResponse:
 @require_POST
 def organisation(request: HttpRequest) -> HttpResponse:
     """Act for another of one's organisations."""
-    membership = get_object_or_404(request.user.memberships, organisation__public_id=request.POST.get("organisation"))
+    try:
+        wanted = UUID(request.POST.get("organisation", ""))
+    except ValueError:
+        raise Http404 from None
+    membership = get_object_or_404(request.user.memberships, organisation__public_id=wanted)
     request.session["organisation"] = str(membership.organisation.public_id)
     return _back(request)
 

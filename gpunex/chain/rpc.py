@@ -259,7 +259,7 @@ class Rpc:
         method: str,
         *params: Any,
         node: int | None = None,
-        read: Callable[[Any], T] = lambda answer: answer,  # type: ignore[assignment]
+        read: Callable[[Any], T] = lambda answer: answer,
     ) -> T:
         """Put one call to ``node``, or to each node in turn until one answers, and ``read`` the result's shape.
 

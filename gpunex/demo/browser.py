@@ -161,7 +161,7 @@ class Browser:
         for name, value in values.items():
             data[name] = [value]
         for name, value in form.buttons:
-            if name and name == press.split("=")[0] and press.partition("=")[2] in {"", value}:
+            if name and name == press.split("=", maxsplit=1)[0] and press.partition("=")[2] in {"", value}:
                 data[name] = [value]
                 break
         target = urljoin(page.url, form.action or page.url)

@@ -168,6 +168,7 @@ def _stints(listing: Listing, began: datetime, source: random.Random, *, at: dat
 @transaction.atomic
 def _rental(listing: Listing, renter: Organisation, stint: Stint, *, fee_bps: int, source: random.Random) -> None:
     """A past rental whose money went through a meter of its own."""
+    assert listing.price_micro is not None  # the demo prices each listing before its past begins
     image, command = source.choice(TASKS)
     machine, provider = listing.machine, listing.machine.provider
     start, end = stint.start, stint.end

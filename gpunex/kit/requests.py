@@ -1,5 +1,6 @@
 """Per request: an id that the logs and the answer share, and the content security policy."""
 
+import ipaddress
 import re
 import time
 import uuid
@@ -13,6 +14,8 @@ from django.utils.csp import CSP
 
 log = structlog.get_logger("gpunex.request")
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
+# What stands behind these is a secret: whoever reads it in a log could confirm an address, or set a password.
+_SECRET_PATH = re.compile(r"(/account/(?:confirm-email|password/reset/key)/)[^/]+")
 # Polled so often that a line each would drown the rest.
 _QUIET = ("/static/", "/health/", "/metrics", "/api/agent/v1/heartbeat", "/api/agent/v1/assignments", "/api/agent/v1/telemetry")
 
@@ -35,11 +38,29 @@ class RequestIdMiddleware:
             log.info(
                 "request",
                 method=request.method,
-                path=request.path,
+                path=_SECRET_PATH.sub(r"\1…", request.path),
                 status=response.status_code,
                 ms=round(1000 * (time.monotonic() - started)),
             )
         return response
+
+
+class ClientAddressMiddleware:
+    """Behind a proxy: ``REMOTE_ADDR`` is whom the proxy saw, not the proxy, which all limits by address would count as one client.
+
+    The last entry of ``X-Forwarded-For`` is the proxy's own word; those before it are whatever the client claimed.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        last = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+        try:
+            request.META["REMOTE_ADDR"] = str(ipaddress.ip_address(last))
+        except ValueError:
+            pass  # asked directly: the address of the connection stands
+        return self.get_response(request)
 
 
 class ContentSecurityPolicyMiddleware(DjangoPolicyMiddleware):

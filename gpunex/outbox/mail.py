@@ -4,9 +4,10 @@
 sends what is due; a mail server that is away costs tries with growing pauses, never the mail.
 """
 
-import structlog
 from datetime import datetime, timedelta
+from typing import Any
 
+import structlog
 from django.core.mail import EmailMultiAlternatives
 from django.db import transaction
 
@@ -46,13 +47,10 @@ def deliver_due(*, at: datetime, limit: int = 50) -> int:
 
 
 def _deliver(message: Message, at: datetime) -> bool:
-    body = decrypt(message.body)
-    mail = EmailMultiAlternatives(message.subject, body["text"], to=[message.to], headers={"X-GPUnex-Event": message.event})
-    if body["html"]:
-        mail.attach_alternative(body["html"], "text/html")
+    assert message.body is not None  # a body is blanked only once it is sent
     try:
-        mail.send()
-    except OSError as error:  # SMTP errors are OSErrors: the server is away or refuses; the row keeps the reason
+        _send(message, decrypt(message.body))
+    except Exception as error:  # the server is away or refuses, or this one cannot be put into words: the row keeps the reason
         message.tries += 1
         message.error = str(error)[:300]
         message.state = Message.State.FAILED if message.tries >= MOST_TRIES else Message.State.QUEUED
@@ -63,3 +61,10 @@ def _deliver(message: Message, at: datetime) -> bool:
     message.state, message.sent_at, message.body, message.error = Message.State.SENT, at, None, ""
     message.save(update_fields=["state", "sent_at", "body", "error"])
     return True
+
+
+def _send(message: Message, body: dict[str, Any]) -> None:
+    mail = EmailMultiAlternatives(message.subject, body["text"], to=[message.to], headers={"X-GPUnex-Event": message.event})
+    if body["html"]:
+        mail.attach_alternative(body["html"], "text/html")
+    mail.send()

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import Count, Min, Sum
 from django.http import HttpRequest, HttpResponse
@@ -15,6 +16,7 @@ from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_POST, require_safe
 
 from billing import metering
+from gpunex.accounts.organisations import may_act
 from gpunex.kit.money import parse_usdc
 from gpunex.kit.refusals import Refusal
 from gpunex.kit.show import cut
@@ -119,6 +121,8 @@ def offer(request: HttpRequest, public_id: UUID) -> HttpResponse:
 
 @require_POST
 def rent(request: HttpRequest, public_id: UUID) -> HttpResponse:
+    if not may_act(request.user, request.organisation):
+        raise PermissionDenied
     listing = _listing(public_id)
     form = RentForm(request.POST, listing=listing)
     code = ""
@@ -162,12 +166,12 @@ def _listing(public_id: UUID) -> Listing:
 
 
 def _again(request: HttpRequest) -> Rental | None:
-    """The rental that is to be run again: one's own only."""
+    """The rental that is to be run again: one's own only, and its environment holds secrets of those who may rent."""
     try:
         wanted = UUID(request.GET.get("again", ""))
     except ValueError:
         return None
-    if not request.user.is_authenticated:
+    if not request.user.is_authenticated or not may_act(request.user, request.organisation):
         return None
     return Rental.objects.select_related("request").filter(organisation=request.organisation, public_id=wanted).first()
 

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -17,6 +18,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from billing import metering
 from billing.models import Transfer
+from gpunex.accounts.organisations import may_act
 from gpunex.kit import show
 from gpunex.kit.templatetags import ui
 from marketplace import credits, lifecycle, limits
@@ -89,7 +91,10 @@ def log_file(request: HttpRequest, public_id: UUID) -> StreamingHttpResponse:
 
 @require_POST
 def stop(request: HttpRequest, public_id: UUID) -> HttpResponse:
-    found = lifecycle.ask_to_stop(rental=_mine(request, public_id), by=request.user, at=timezone.now())
+    mine = _mine(request, public_id)
+    if not may_act(request.user, request.organisation):
+        raise PermissionDenied
+    found = lifecycle.ask_to_stop(rental=mine, by=request.user, at=timezone.now())
     if found.state == State.ENDING:
         messages.info(request, _("The container is being stopped. Nothing after this is charged."))
     return redirect(found)

@@ -42,8 +42,11 @@ class AgentEndpoint(APIView):
         self.machine = machines.authenticate(text=bearer(request), at=self.at)
 
     def read(self, shape: type[serializers.Serializer], request: Request) -> dict[str, Any]:
-        """The validated body. Raises ValidationError."""
-        fields_of_body = shape(data=request.data)
+        """The validated body. Raises ValidationError, ParseError."""
+        try:
+            fields_of_body = shape(data=request.data)
+        except RecursionError:  # brackets within brackets: the parser of JSON gives up on thousands
+            raise exceptions.ParseError("Nested too deeply.") from None
         fields_of_body.is_valid(raise_exception=True)
         return fields_of_body.validated_data
 

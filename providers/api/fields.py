@@ -1,6 +1,6 @@
 """What agents send, read with bounds: a host is nobody's friend. Unknown fields are left out, so newer agents work too."""
 
-import math
+import json
 from typing import Any
 
 from rest_framework import serializers
@@ -22,7 +22,8 @@ class Reading(serializers.FloatField):
         super().__init__(**{"allow_null": True, "default": None, "min_value": 0, "max_value": _BIG} | options)
 
     def to_internal_value(self, data: Any) -> float:
-        if isinstance(data, bool) or not isinstance(data, int | float) or not math.isfinite(data):
+        # An integer of JSON may have thousands of digits: compared before anything makes a float of it.
+        if isinstance(data, bool) or not isinstance(data, int | float) or not -_BIG <= data <= _BIG:
             self.fail("invalid")
         return super().to_internal_value(data)
 
@@ -34,7 +35,8 @@ class Whole(serializers.IntegerField):
         super().__init__(**{"allow_null": True, "default": None, "min_value": 0, "max_value": 2**31 - 1} | options)
 
     def to_internal_value(self, data: Any) -> int:
-        if isinstance(data, bool) or not isinstance(data, int | float) or data != int(data):
+        # "1e999" is an infinity of JSON's grammar, and no number is nothing that can be compared.
+        if isinstance(data, bool) or not isinstance(data, int | float) or not -_BIG <= data <= _BIG or data != int(data):
             self.fail("invalid")
         return super().to_internal_value(int(data))
 
@@ -231,7 +233,14 @@ class EventFields(serializers.Serializer):
     data = serializers.DictField(allow_empty=True, default=dict)  # type: ignore[assignment]  # the contract's name for it
 
     def validate_data(self, data: dict[str, Any]) -> dict[str, Any]:
-        if len(str(data)) > 4000:
+        try:
+            text = json.dumps(data, allow_nan=False, ensure_ascii=False)
+            text.encode()
+        except (ValueError, RecursionError):
+            raise serializers.ValidationError("Numbers and whole texts only.") from None
+        if "\\u0000" in text:  # PostgreSQL stores none
+            raise serializers.ValidationError("Texts without NUL only.")
+        if len(text) > 4000:
             raise serializers.ValidationError("Too long.")
         return data
 

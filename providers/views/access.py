@@ -10,10 +10,9 @@ from django.shortcuts import redirect
 from django.utils.cache import patch_vary_headers
 
 from gpunex import desk
-from gpunex.accounts.models import Membership
+from gpunex.accounts.organisations import may_act
 
 View = Callable[..., HttpResponse]
-MAY_CHANGE = (Membership.Role.OWNER, Membership.Role.MEMBER)
 
 
 def provider_page(view: View) -> View:
@@ -27,8 +26,7 @@ def provider_page(view: View) -> View:
         if desk.of(request) is None:
             return redirect("providers:roles")
         if request.method not in ("GET", "HEAD", "OPTIONS"):
-            memberships = Membership.objects.filter(user=request.user, organisation=request.organisation.pk)
-            if not memberships.filter(role__in=MAY_CHANGE).exists():
+            if not may_act(request.user, request.organisation):
                 raise PermissionDenied
         response = view(request, *args, **kwargs)
         patch_vary_headers(response, ["HX-Request"])

@@ -1,5 +1,6 @@
 """What a provider decides about a machine on its page: each press is one address, and answers with the machine's page."""
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,9 +17,10 @@ from gpunex.kit.time import zone
 from marketplace import listings
 from providers import declarations
 from providers.fleet import Host
-from providers.models import MaintenanceWindow
+from providers.models import Machine, MaintenanceWindow
 from providers.views.access import provider_page
 from providers.views.machines import MaintenanceForm, host_or_404, machine_page
+from reliability import benchmarks
 
 
 @provider_page
@@ -76,9 +78,15 @@ def retire(request: HttpRequest, public_id: UUID) -> HttpResponse:
     return _decide(
         request,
         host,
-        lambda at: declarations.retire(machine=host.machine, at=at),
+        lambda at: _retire(host.machine, at),
         _("%(machine)s is retired. Its past and its earnings stay."),
     )
+
+
+def _retire(machine: Machine, at: datetime) -> None:
+    # Jobs are refused before; what ends here is a measurement, and its cards are free again.
+    for workload in declarations.retire(machine=machine, at=at):
+        benchmarks.heard(workload=workload, at=at)
 
 
 @provider_page

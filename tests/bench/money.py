@@ -106,7 +106,7 @@ def postings(*, threads: int = 8, each: int = 150) -> Iterator[Measured]:
         "1/s",
         peer="insert and two updates by psycopg2",
         peer_a_second=threads * each / alone,
-        at_least=0.2,
+        at_least=0.1,
     )
 
 

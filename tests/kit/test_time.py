@@ -3,7 +3,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpunex.kit.time import add_business_days, first_business_day, is_business_day, iso_z, next_business_day, whole_seconds, zone
+from gpunex.kit.time import (
+    add_business_days,
+    first_business_day,
+    is_business_day,
+    iso_z,
+    next_business_day,
+    whole_seconds,
+    zone,
+)
 
 
 @pytest.mark.spec("H1")

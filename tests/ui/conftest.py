@@ -32,7 +32,7 @@ class Visitor:
 
     def _heard(self, message: ConsoleMessage) -> None:
         if message.type == "error" and not REFUSED_FORM.search(message.text):
-            self.errors.append(f"{self.page.url}: {message.text}")
+            self.errors.append(f"{self.page.url}: {message.text} {message.location['url']}")
 
     def open(self, path: str) -> Page:
         answer = self.page.goto(self.url + path)

@@ -13,6 +13,7 @@ from django import template
 from django.conf import settings
 from django.core.paginator import Page
 from django.forms import BaseForm, BoundField, IntegerField, widgets
+from django.http import QueryDict
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
@@ -79,7 +80,7 @@ def percent(value: float | Decimal | None, places: int = 0, share: bool = False)
 
 
 @register.simple_tag
-def when(at: datetime | date | None, style: str = "full") -> SafeString | str:
+def when(at: datetime | date | None, style: show.Style = "full") -> SafeString | str:
     """A moment in UTC that says so: full, date, day (no year), time, seconds. A plain date is a day."""
     if at is None or at == "":
         return ""
@@ -99,7 +100,7 @@ def when(at: datetime | date | None, style: str = "full") -> SafeString | str:
 
 
 @register.simple_tag
-def moment(at: datetime, style: str = "full") -> str:
+def moment(at: datetime, style: show.Style = "full") -> str:
     """The same as plain text, for mails and attributes."""
     return show.moment(at, style)
 
@@ -254,6 +255,7 @@ def line_chart(chart: svg.Chart) -> SafeString:
 def part(context: template.Context, content: str, name: str, **params: Any) -> SafeString:
     """``{% part "explain" state="warn" title=t %}…{% endpart %}``: the file ``parts/explain.html`` with ``body``."""
     # The body is what the template engine has just rendered and escaped, and so is the part.
+    assert context.template is not None  # a block tag runs while a template renders
     with context.push(**params, body=content):
         return context.template.engine.get_template(f"parts/{name}.html").render(context)
 
@@ -265,7 +267,7 @@ def part(context: template.Context, content: str, name: str, **params: Any) -> S
 def query_with(context: template.Context, **changes: Any) -> str:
     """The present query with some keys changed; None takes a key away."""
     request = context.get("request")
-    query = request.GET.copy() if request else {}
+    query = request.GET.copy() if request else QueryDict(mutable=True)
     for key, value in changes.items():
         if value is None:
             query.pop(key, None)
@@ -358,9 +360,8 @@ def field(
     widget = bound.field.widget
     if hint is not None:
         bound.help_text = hint  # Django ties the control to it, too
-    hint = bound.help_text
     kind = _kind(widget)
-    described = [f"{bound.auto_id}_helptext"] if hint else []
+    described = [f"{bound.auto_id}_helptext"] if bound.help_text else []
     if bound.errors:
         described.append(f"{bound.auto_id}_error")
     attrs: dict[str, Any] = {}
@@ -392,7 +393,7 @@ def field(
             "describedby": attrs.get("aria-describedby", ""),
             "kind": "segment" if kind == "radio" and segment else kind,
             "label": label or bound.label,
-            "hint": hint,
+            "hint": bound.help_text,
             "unit": unit,
             "full": full,
             "size": size,
