@@ -29,7 +29,8 @@ soak: bootstrap ## Run the tests at their large sizes (ARGS= goes to pytest)
 check: bootstrap ## Lint, types, import rules, templates, migrations
 	@bash .ci/check.sh
 
-bench: bootstrap ## Measure what must stay fast, a JSON object a line (ONLY= a group, ARGS= sizes as meters=1000)
+bench: ## Measure what must stay fast, a JSON object a line (ONLY= a group, ARGS= sizes as meters=1000)
+	@bash .ci/bootstrap.sh >&2
 	@$(PYTHON) -m tests.bench $(ONLY) $(ARGS)
 
 translations: bootstrap ## Extract messages into the catalogues and say what is untranslated

@@ -2,7 +2,8 @@
 
 It is the price of the rental's last minutes, 30 in the community tier and 120 in the enterprise tier (settings), never more
 than the rental was charged. The renter has it at once, from ``platform.credits``; what the provider's payable covers moves
-there at once too, and the platform bears the rest.
+there at once too, and the platform bears the rest. Where somebody belongs to both sides the platform bears nothing: a provider
+who rents his own GPUs, is paid out and then pulls the plug would have made the credit out of nothing.
 
 >>> credit_of(charged_micro=18_017_222, rate_micro_per_hour=4_100_000, minutes=120)
 8200000
@@ -15,6 +16,7 @@ from datetime import datetime
 from billing import ledger, metering
 from billing.ledger import Kind, Move, Posting
 from billing.models import Meter, Transfer
+from gpunex.accounts.models import Membership, Organisation
 from gpunex.policy.models import Policy, Tier
 from marketplace.models import Rental
 
@@ -45,15 +47,25 @@ def credit(*, rental: Rental, meter: Meter, at: datetime) -> int:
     balance = ledger.account(Kind.RENTER_BALANCE, organisation=rental.organisation)
     payable = ledger.account(Kind.PROVIDER_PAYABLE, organisation=rental.provider.organisation)
     data = {"cause": rental.cause, "minutes": minutes_of(rental.tier)}
-    postings = [Posting(key_of(rental), credits, balance, amount, Move.CREDIT, reference, data=data)]
     # Closing the meter locked the payable, so what it covers now it still covers in the same transaction.
     covered = min(amount, ledger.balance(payable))
+    if of_one_hand(rental.organisation, rental.provider.organisation):
+        amount = covered
+    if not amount:
+        return 0
+    postings = [Posting(key_of(rental), credits, balance, amount, Move.CREDIT, reference, data=data)]
     if covered > 0:
         postings.append(
             Posting(f"credit_cover:{reference}", payable, credits, covered, Move.CREDIT, reference, data=data)
         )
     metering.move_and_fund(organisation=rental.organisation, postings=postings, at=at)
     return amount
+
+
+def of_one_hand(renter: Organisation, provider: Organisation) -> bool:
+    """Whether somebody is a member of both."""
+    members = Membership.objects.filter(organisation=provider)
+    return Membership.objects.filter(organisation=renter, user__in=members.values("user")).exists()
 
 
 def key_of(rental: Rental) -> str:

@@ -10,6 +10,9 @@
     ending     no      ended        the machine reports the end, or is lost
     ended      no      nothing      it is final
 
+A machine that answers and yet says nothing of the rental for as long as it takes to be lost ends it too: it never took it on,
+no longer runs it, or does not stop it.
+
 Charged is what ran: from the first "running" that was heard to the earliest of the end, the stop, the limit and, where the
 provider's side broke it, the last proof of life. A start that fails costs nothing.
 
@@ -17,7 +20,7 @@ Locks, in this order everywhere: the machine, the rental, the payer, ledger acco
 """
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -30,9 +33,9 @@ from gpunex.accounts.notices import Event, notify
 from gpunex.kit.time import iso_z
 from gpunex.policy.models import Policy
 from marketplace import credits, limits, listings, notices
-from marketplace.models import Job, Rental, RentalGpu
+from marketplace.models import Job, Rental, RentalGpu, RentalQuerySet
 from providers import claims, workloads
-from providers.models import Gpu, Workload
+from providers.models import Gpu, Machine, Workload
 from reliability.incidents import record_incident, record_outcome
 
 log = structlog.get_logger(__name__)
@@ -271,6 +274,24 @@ def end_overdue(*, at: datetime) -> int:
         _each(_end_missed, missed, at=at)
         + _each(_end_gone, gone.values_list("pk", flat=True), at=at)
         + _each(_end_limited, limited, at=at)
+        + _each(_end_unspoken, _unspoken(at).values_list("pk", flat=True), at=at)
+    )
+
+
+def _unspoken(at: datetime) -> RentalQuerySet:
+    """Rentals that their machine has long said nothing of. A connection younger than that may be one after an outage of ours."""
+    policy = Policy.load()
+    long_ago = at - timedelta(seconds=policy.lost_seconds)
+    talking = Machine.objects.connected(at, policy.offline_seconds).filter(connected_since__lte=long_ago, offline_since=None)
+    return (
+        Rental.objects.open()
+        .filter(listing__machine__in=talking)
+        .exclude(job__workload__observed=Observed.FINISHED)
+        .filter(
+            Q(state=State.STARTING, created_at__lte=long_ago, job__workload__observed=Observed.ASSIGNED)
+            | Q(state=State.RUNNING, job__workload__proved_at__lte=long_ago)
+            | Q(state=State.ENDING, stop_asked_at__lte=long_ago)
+        )
     )
 
 
@@ -313,6 +334,16 @@ def _end_gone(rental: Rental, *, at: datetime) -> None:
     cause = Cause.AGENT_SHUTDOWN if machine.retired_at else Cause.MACHINE_LOST
     last = workload.proved_at or machine.last_seen_at or rental.created_at
     workloads.end_unseen(workload=workload, cause=cause, at=min(at, max(last, rental.created_at)))
+    _end(rental, at=at)
+
+
+def _end_unspoken(rental: Rental, *, at: datetime) -> None:
+    """Its machine talks, of other things: it ended with the last proof of life, if there was one."""
+    if not _unspoken(at).filter(pk=rental.pk).exists():
+        return
+    workload = rental.job.workload
+    log.warning("rental_not_spoken_of", rental=str(rental.public_id), state=rental.state, observed=workload.observed)
+    workloads.end_unseen(workload=workload, cause=rental.cause or Cause.MACHINE_LOST, at=workload.proved_at or at)
     _end(rental, at=at)
 
 

@@ -117,6 +117,8 @@ def parse(query: Mapping[str, str]) -> Search:
             errors[""] = NoSuchFilter(name=name[:40], nearest=nearest)
             continue
         try:
+            if "\x00" in text:  # PostgreSQL takes none, not even to compare with
+                raise NoSuchChoice(text=text.replace("\x00", "")[:40])
             conditions.append(known.read(text.strip()))
         except Refusal as refusal:
             errors[name] = refusal

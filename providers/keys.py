@@ -74,7 +74,7 @@ def make_api_key(*, provider: Provider, name: str, by: User, at: datetime) -> st
 
     Raises KeyNameMissing.
     """
-    name = " ".join(name.split())
+    name = " ".join("".join(letter if letter.isprintable() else " " for letter in name).split())
     if not name:
         raise KeyNameMissing
     text, prefix, sha256 = new_token(API_KEY_PREFIX)

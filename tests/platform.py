@@ -43,7 +43,15 @@ class Platform:
         log.write_bytes(b"")
         # The variables of the tests' own cluster would win over those of this one.
         own = {name: value for name, value in os.environ.items() if name not in Cluster("test", ROOT).environment()}
-        command = [sys.executable, "manage.py", "demo", "--bare", "--port", str(self.port), *(["--reset"] if reset else [])]
+        command = [
+            sys.executable,
+            "manage.py",
+            "demo",
+            "--bare",
+            "--port",
+            str(self.port),
+            *(["--reset"] if reset else []),
+        ]
         self._launcher = spawn(
             "platform",
             command,
@@ -68,7 +76,8 @@ class Platform:
     def kill(self) -> None:
         """SIGKILL for everything at once, as a power cut would: nobody gets to tidy up."""
         assert self._launcher is not None
-        os.kill(self._launcher.process.pid, signal.SIGSTOP)  # else it would stop the others in order when the first one dies
+        # Else it would stop the others in order when the first one dies.
+        os.kill(self._launcher.process.pid, signal.SIGSTOP)
         for pid_file in self.cluster.run_dir.glob("*.json"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(json.loads(pid_file.read_text())["pid"]), signal.SIGKILL)

@@ -21,7 +21,7 @@ from gpunex.kit.time import zone_names
 
 def _back(request: HttpRequest) -> HttpResponse:
     target = request.POST.get("next") or "/"
-    if not url_has_allowed_host_and_scheme(
+    if not target.isprintable() or not url_has_allowed_host_and_scheme(
         target, allowed_hosts={request.get_host()}, require_https=request.is_secure()
     ):
         target = "/"

@@ -323,7 +323,8 @@ class Story:
         for _ in self._until("the job to run", seconds=30):
             self._agent_lives()
             page = self.renter.get(self.rental_path)
-            if re.search(r"\b(Running|running)\b", page.text):
+            # The badge beside the name, and not the list of states to come.
+            if re.search(r'id="rental-head"(?:(?!</div>).)*\bRunning\b', page.body, re.DOTALL):
                 return f"rental {self.rental_path[9:17]} runs"
         raise Unexpected(f"the job did not run: {page.summary()}")
 

@@ -3,6 +3,7 @@ from datetime import UTC, datetime
 
 import pytest
 from django.core import mail as django_mail
+from django.test import Client
 from django.urls import reverse
 
 from gpunex.accounts.models import Membership, Notice, Organisation, User
@@ -129,3 +130,9 @@ def test_health_says_that_database_and_redis_answer(client):
     assert answer.status_code == 200
     assert answer.json()["parts"]["database"] == "ok"
     assert answer.json()["parts"]["redis"] == "ok"
+
+
+@pytest.mark.parametrize("typed", ["", "abc", "\x00", "9" * 40])
+def test_an_organisation_that_is_none_is_not_there_to_be_acted_for(client: Client, typed: str):
+    client.force_login(User.objects.create_user("odd@example.org", full_name="Odd"))
+    assert client.post("/me/organisation", {"organisation": typed}).status_code == 404

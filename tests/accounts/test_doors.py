@@ -168,3 +168,13 @@ def test_a_page_that_is_not_there_says_so_in_our_shell(client: Client):
 
     assert answer.status_code == 404
     assert "Nothing is here" in answer.content.decode()
+
+
+def test_an_address_that_no_mail_can_reach_is_refused_at_sign_up(client: Client):
+    typed = {"full_name": "Yusuf", "email": f"a@{'\u0628' * 60}.com", "password1": PASSWORD}
+
+    answer = client.post(reverse("account_signup"), typed)
+
+    assert 'id="id_email_error"' in answer.content.decode()
+    assert not User.objects.exists()
+    assert not Message.objects.exists()

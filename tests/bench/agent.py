@@ -42,7 +42,10 @@ def heartbeats(*, machines: int = 64, clients: int = 8, seconds: int = 5) -> Ite
                 machine = owned[(number + done * clients) % machines]
                 cursor.execute("SELECT * FROM providers_machine WHERE public_id = %s", [str(machine.public_id)])
                 cursor.fetchone()
-                cursor.execute("UPDATE providers_machine SET last_seen_at = now(), agent_version = '0.1.0' WHERE id = %s", [machine.pk])
+                cursor.execute(
+                    "UPDATE providers_machine SET last_seen_at = now(), agent_version = '0.1.0' WHERE id = %s",
+                    [machine.pk],
+                )
                 link.commit()
                 done += 1
         link.close()
@@ -51,7 +54,17 @@ def heartbeats(*, machines: int = 64, clients: int = 8, seconds: int = 5) -> Ite
     cluster = Cluster(os.environ["GPUNEX_CLUSTER"], settings.BASE_DIR)
     port = free_port(FIRST_PORT)
     url = f"http://127.0.0.1:{port}"
-    server = [sys.executable, "-m", "uvicorn", "gpunex.asgi:application", "--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
+    server = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "gpunex.asgi:application",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--no-access-log",
+    ]
     try:
         cluster.spawn("bench-web", server, env={"PUBLIC_URL": url, "LOG_LEVEL": "WARNING"})
         _wait(url)

@@ -45,7 +45,14 @@ def lasts(name: str, seconds: float, *, peer: str, peer_seconds: float, at_most:
     """A duration: good if it is at most so many times the peer's."""
     ratio = seconds / peer_seconds
     return Measured(
-        name, _short(seconds * 1000), "ms", peer, _short(peer_seconds * 1000), _short(ratio), f"ratio <= {at_most:g}", ratio <= at_most
+        name,
+        _short(seconds * 1000),
+        "ms",
+        peer,
+        _short(peer_seconds * 1000),
+        _short(ratio),
+        f"ratio <= {at_most:g}",
+        ratio <= at_most,
     )
 
 
@@ -53,7 +60,14 @@ def passes(name: str, a_second: float, unit: str, *, peer: str, peer_a_second: f
     """A throughput: good if it is at least such a share of the peer's."""
     ratio = a_second / peer_a_second
     return Measured(
-        name, _short(a_second), unit, peer, _short(peer_a_second), _short(ratio), f"ratio >= {at_least:g}", ratio >= at_least
+        name,
+        _short(a_second),
+        unit,
+        peer,
+        _short(peer_a_second),
+        _short(ratio),
+        f"ratio >= {at_least:g}",
+        ratio >= at_least,
     )
 
 

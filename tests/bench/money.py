@@ -65,7 +65,9 @@ def settlement(*, meters: int = 10_000, payers: int = 1000) -> Iterator[Measured
     ours = seconds_of(lambda: metering.settle(at=until))
     assert Transfer.objects.count() == before + 2 * meters, "every meter was billed, and its fee"
     assert ledger.verify_books().drift_micro == 0
-    yield lasts(f"settle {meters} meters", ours, peer="one SQL statement with the same inserts", peer_seconds=alone, at_most=4)
+    yield lasts(
+        f"settle {meters} meters", ours, peer="one SQL statement with the same inserts", peer_seconds=alone, at_most=4
+    )
 
 
 @bench("money")
@@ -81,7 +83,9 @@ def postings(*, threads: int = 8, each: int = 150) -> Iterator[Measured]:
     def post(number: int) -> None:
         for _ in range(each):
             key = f"bench:{uuid.uuid4()}"
-            ledger.post(key=key, debit=sources[number], credit=targets[number], amount_micro=7, kind=Move.ADJUSTMENT, at=at)
+            ledger.post(
+                key=key, debit=sources[number], credit=targets[number], amount_micro=7, kind=Move.ADJUSTMENT, at=at
+            )
         connections.close_all()
 
     def bare(number: int) -> None:
@@ -94,7 +98,9 @@ def postings(*, threads: int = 8, each: int = 150) -> Iterator[Measured]:
                     [f"bare:{uuid.uuid4()}", sources[number].pk, targets[number].pk],
                 )
                 for account, amount in sorted([(sources[number].pk, -7), (targets[number].pk, 7)]):
-                    cursor.execute("UPDATE billing_account SET balance_micro = balance_micro + %s WHERE id = %s", [amount, account])
+                    cursor.execute(
+                        "UPDATE billing_account SET balance_micro = balance_micro + %s WHERE id = %s", [amount, account]
+                    )
                 link.commit()
         link.close()
 
@@ -142,7 +148,13 @@ def verification(*, transfers: int = 100_000) -> Iterator[Measured]:
 
     alone = median_seconds(bare, times=3)
     ours = median_seconds(_prove, times=3)
-    yield lasts(f"verify_books, {Transfer.objects.count()} transfers", ours, peer="one sum over all transfers", peer_seconds=alone, at_most=8)
+    yield lasts(
+        f"verify_books, {Transfer.objects.count()} transfers",
+        ours,
+        peer="one sum over all transfers",
+        peer_seconds=alone,
+        at_most=8,
+    )
 
 
 def _prove() -> None:

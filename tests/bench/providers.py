@@ -25,5 +25,9 @@ def overview(*, machines: int = 200, gpus: int = 8) -> Iterator[Measured]:
 
     bare = queries_alone(page)
     yield lasts(
-        f"overview of {machines} machines", median_seconds(page), peer="its SQL alone", peer_seconds=median_seconds(bare), at_most=12
+        f"overview of {machines} machines",
+        median_seconds(page),
+        peer="its SQL alone",
+        peer_seconds=median_seconds(bare),
+        at_most=12,
     )

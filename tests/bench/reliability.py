@@ -39,7 +39,12 @@ def _past(owned: list[Machine], *, at: datetime) -> None:
     day = timedelta(days=1)
     Connection.objects.bulk_create(
         [
-            Connection(machine=machine, boot_id="b", started_at=at - day * (number + 1), ended_at=at - day * number - timedelta(minutes=30) if number else None)
+            Connection(
+                machine=machine,
+                boot_id="b",
+                started_at=at - day * (number + 1),
+                ended_at=at - day * number - timedelta(minutes=30) if number else None,
+            )
             for machine in owned
             for number in range(CONNECTIONS)
         ],
@@ -47,7 +52,13 @@ def _past(owned: list[Machine], *, at: datetime) -> None:
     )
     Outcome.objects.bulk_create(
         [
-            Outcome(machine=machine, reference=uuid.uuid4(), at=at - timedelta(hours=6 * number), cause="completed", provider_fault=number % 20 == 7)
+            Outcome(
+                machine=machine,
+                reference=uuid.uuid4(),
+                at=at - timedelta(hours=6 * number),
+                cause="completed",
+                provider_fault=number % 20 == 7,
+            )
             for machine in owned
             for number in range(JOBS)
         ],

@@ -19,21 +19,28 @@ USDC = 1_000_000
 
 def organisations(count: int, *, at: datetime) -> list[Organisation]:
     users = User.objects.bulk_create(
-        [User(email=f"{uuid.uuid4().hex}@bench.gpunex.example", full_name=f"Person {next(_numbers)}", password="!") for _ in range(count)],
+        [
+            User(email=f"{uuid.uuid4().hex}@bench.gpunex.example", full_name=f"Person {next(_numbers)}", password="!")
+            for _ in range(count)
+        ],
         batch_size=CHUNK,
     )
     made = Organisation.objects.bulk_create(
         [Organisation(name=user.full_name, created_by=user, created_at=at) for user in users], batch_size=CHUNK
     )
     Membership.objects.bulk_create(
-        [Membership(user=user, organisation=organisation) for user, organisation in zip(users, made, strict=True)], batch_size=CHUNK
+        [Membership(user=user, organisation=organisation) for user, organisation in zip(users, made, strict=True)],
+        batch_size=CHUNK,
     )
     return made
 
 
 def accounts(owners: Sequence[Organisation], kind: Kind) -> list[Account]:
     return Account.objects.bulk_create(
-        [Account(code=f"{kind}:{owner.public_id}", kind=str(kind), organisation=owner, floor_micro=0) for owner in owners],
+        [
+            Account(code=f"{kind}:{owner.public_id}", kind=str(kind), organisation=owner, floor_micro=0)
+            for owner in owners
+        ],
         batch_size=CHUNK,
     )
 
@@ -44,14 +51,18 @@ def fund(owned: Sequence[Account], micro: int, *, at: datetime) -> None:
     for batch in itertools.batched(owned, CHUNK):
         ledger.post_all(
             [
-                ledger.Posting(key=f"deposit:{uuid.uuid4()}", debit=treasury, credit=account, amount_micro=micro, kind=Move.DEPOSIT)
+                ledger.Posting(
+                    key=f"deposit:{uuid.uuid4()}", debit=treasury, credit=account, amount_micro=micro, kind=Move.DEPOSIT
+                )
                 for account in batch
             ],
             at=at,
         )
 
 
-def meters(count: int, *, payers: Sequence[Organisation], payees: Sequence[Organisation], start: datetime, until: datetime) -> list[Meter]:
+def meters(
+    count: int, *, payers: Sequence[Organisation], payees: Sequence[Organisation], start: datetime, until: datetime
+) -> list[Meter]:
     """Running meters, proved and funded until ``until``, none of it billed yet."""
     return Meter.objects.bulk_create(
         [
@@ -59,7 +70,13 @@ def meters(count: int, *, payers: Sequence[Organisation], payees: Sequence[Organ
                 payer=payers[number % len(payers)],
                 payee=payees[number % len(payees)],
                 reference=str(uuid.uuid4()),
-                labels={"rental": f"r-{number}", "model": "H100 80GB", "machine": "fra-1", "gpus": [], "image": "busybox"},
+                labels={
+                    "rental": f"r-{number}",
+                    "model": "H100 80GB",
+                    "machine": "fra-1",
+                    "gpus": [],
+                    "image": "busybox",
+                },
                 rate_micro_per_hour=2_000_000 + number % 997,
                 quantity=1,
                 fee_bps=1000,
@@ -112,7 +129,10 @@ def machines(owner: Provider, count: int, *, gpus: int, at: datetime, slug: str 
         batch_size=CHUNK,
     )
     Schedule.objects.bulk_create(
-        [Schedule(machine=machine, effective_from=at - timedelta(days=40), timezone="UTC", always=True) for machine in made],
+        [
+            Schedule(machine=machine, effective_from=at - timedelta(days=40), timezone="UTC", always=True)
+            for machine in made
+        ],
         batch_size=CHUNK,
     )
     variant = GpuVariant.objects.filter(model__slug=slug).first()

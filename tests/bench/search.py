@@ -27,7 +27,11 @@ def offers(*, listings: int = 10_000) -> Iterator[Measured]:
 
     bare = queries_alone(query)
     yield lasts(
-        f"offers of {listings}: query", median_seconds(query), peer="the same SQL alone", peer_seconds=median_seconds(bare), at_most=3
+        f"offers of {listings}: query",
+        median_seconds(query),
+        peer="the same SQL alone",
+        peer_seconds=median_seconds(bare),
+        at_most=3,
     )
 
     client = Client()
@@ -37,5 +41,9 @@ def offers(*, listings: int = 10_000) -> Iterator[Measured]:
 
     bare = queries_alone(page)
     yield lasts(
-        f"offers of {listings}: page", median_seconds(page), peer="its SQL alone", peer_seconds=median_seconds(bare), at_most=12
+        f"offers of {listings}: page",
+        median_seconds(page),
+        peer="its SQL alone",
+        peer_seconds=median_seconds(bare),
+        at_most=12,
     )

@@ -13,6 +13,7 @@ from billing.ledger import Kind
 from billing.models import Deposit, DepositAddress, Transfer
 from gpunex.accounts.models import Notice, Organisation
 from gpunex.chain import faucet
+from gpunex.chain.rpc import Rpc, RpcError
 from gpunex.outbox.models import Message
 from tests import chainkit
 
@@ -191,3 +192,37 @@ def test_the_treasury_is_negative_by_what_came_in(depositor: Organisation, now: 
     chainkit.give(deposits.address_for(depositor, at=now).owner, USDC)
     deposits.find_deposits(at=now + timedelta(seconds=3))
     assert ledger.balance(ledger.account(Kind.TREASURY)) == before - USDC
+
+
+def test_one_nodes_word_makes_no_money(depositor: Organisation, now: datetime) -> None:
+    row = deposits.address_for(depositor, at=now)
+    chainkit.give(row.owner, USDC)
+    chainkit.faults(hide_status_s=60, only_path="/b")
+    assert deposits.find_deposits(at=now) == 0
+    row.refresh_from_db()
+    assert row.cursor == ""
+    assert not Deposit.objects.exists()
+    chainkit.faults(reset=True)
+    assert deposits.find_deposits(at=now + timedelta(seconds=3)) == 1
+    assert owned(depositor) == USDC
+
+
+def test_a_transaction_that_cannot_be_read_holds_up_no_other(
+    depositor: Organisation, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = deposits.address_for(depositor, at=now)
+    first = chainkit.give(row.owner, USDC)
+    chainkit.give(row.owner, 2 * USDC)
+    ask = Rpc.get_transaction
+
+    def ask_but(rpc: Rpc, signature: str, *, node: int | None = None) -> object:
+        if signature == first:  # as nodes answer for a version of transactions that is newer than what they were asked for
+            raise RpcError(-32015, "Transaction version (1) is not supported")
+        return ask(rpc, signature, node=node)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Rpc, "get_transaction", ask_but)
+        assert deposits.find_deposits(at=now) == 1
+    assert owned(depositor) == 2 * USDC
+    assert deposits.find_deposits(at=now + timedelta(seconds=3)) == 1  # the cursor did not leave it behind
+    assert owned(depositor) == 3 * USDC

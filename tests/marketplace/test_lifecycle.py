@@ -358,3 +358,89 @@ def test_the_first_rental_is_told_to_its_provider_once(renter: Organisation, lis
 def test_a_workload_that_is_no_rentals_is_nothing_to_the_marketplace(listing: Listing, noon: datetime):
     workload = workloads.assign(machine=listing.machine, kind=Workload.Kind.BENCHMARK, spec={}, gpus=[], at=noon)
     assert rentals.heard(workload=workload, at=noon) is None
+
+
+# --- a machine that talks, and not of the rental -----------------------------------------------------------------------
+
+
+def talking(rental: Rental, *, since: datetime, at: datetime) -> None:
+    """Heartbeats that do not list the rental's workload."""
+    machine = Machine.objects.filter(pk=rental.listing.machine_id)
+    machine.update(connected_since=since, offline_since=None, last_seen_at=at)
+
+
+def test_a_stop_that_the_machine_never_confirms_ends_by_itself(renter: Organisation, listing: Listing, noon: datetime):
+    rental = rent(renter, listing, at=noon)
+    last = run_for(rental, 600, at=noon)
+    asked = last + timedelta(seconds=5)
+    rentals.ask_to_stop(rental=rental, by=None, at=asked)
+    soon, late = asked + timedelta(minutes=9), asked + timedelta(minutes=10)
+    talking(rental, since=noon, at=soon)
+    assert rentals.end_overdue(at=soon) == 0
+    talking(rental, since=noon, at=late)
+    assert rentals.end_overdue(at=late) == 1
+    rental.refresh_from_db()
+    assert (rental.state, rental.cause, rental.provider_fault) == (State.ENDED, Cause.STOPPED, False)
+    assert (rental.meter.closed, rental.meter.billed_seconds) == (True, 600)
+    assert not GpuClaim.objects.current(late).filter(reference=rental.public_id).exists()
+
+
+def test_a_rental_that_the_machine_never_took_on_ends_and_costs_nothing(
+    renter: Organisation, listing: Listing, noon: datetime
+):
+    rental = rent(renter, listing, at=noon)
+    late = noon + timedelta(minutes=10)
+    talking(rental, since=noon, at=late)
+    assert rentals.end_overdue(at=late) == 1
+    rental.refresh_from_db()
+    assert (rental.state, rental.cause, rental.provider_fault) == (State.ENDED, Cause.MACHINE_LOST, True)
+    assert (rental.meter, owned(renter)) == (None, 100 * USDC)
+
+
+def test_a_long_pull_is_no_silence(renter: Organisation, listing: Listing, noon: datetime):
+    rental = rent(renter, listing, at=noon)
+    report(rental, "pulling", at=noon + timedelta(seconds=5))
+    late = noon + timedelta(hours=1)
+    talking(rental, since=noon, at=late)
+    assert rentals.end_overdue(at=late) == 0
+
+
+def test_a_job_that_the_machine_no_longer_speaks_of_is_broken_as_of_its_last_proof(
+    renter: Organisation, listing: Listing, noon: datetime
+):
+    rental = rent(renter, listing, at=noon)
+    last = run_for(rental, 3600, at=noon)
+    late = last + timedelta(minutes=10)
+    talking(rental, since=noon, at=late)
+    assert rentals.end_overdue(at=late) == 1
+    rental.refresh_from_db()
+    assert (rental.state, rental.provider_fault, rental.ended_at) == (State.ENDED, True, last)
+    assert rental.meter.billed_seconds == 3600
+
+
+def test_nothing_is_ended_for_a_silence_of_ours(renter: Organisation, listing: Listing, noon: datetime):
+    """After an outage the first heartbeat comes before what it proves is written: its connection is young then."""
+    rental = rent(renter, listing, at=noon)
+    last = run_for(rental, 3600, at=noon)
+    back = last + timedelta(hours=1)
+    talking(rental, since=back, at=back)
+    assert rentals.end_overdue(at=back) == 0
+
+
+# --- one hand on both sides --------------------------------------------------------------------------------------------
+
+
+def test_who_rents_their_own_gpus_gets_no_credit_from_the_platform(renter: Organisation, noon: datetime):
+    """Rent one's own, be paid out, pull the plug: the platform would pay the credit out of its own pocket, again and again."""
+    owner = provider(at=noon, tier="enterprise")
+    owner.organisation.members.add(renter.created_by)
+    rental = rent(renter, offer(at=noon, owner=owner), at=noon)
+    last = run_for(rental, 7200, at=noon)
+    metering.settle_payees(payees=[owner.organisation], at=last)
+    payable = ledger.account(Kind.PROVIDER_PAYABLE, organisation=owner.organisation)
+    ledger.post(  # as a payout takes it away
+        key="gone", debit=payable, credit=ledger.account(Kind.PAID_CHAIN), amount_micro=ledger.balance(payable), kind="payout", at=last
+    )
+    report(rental, "finished", at=last, cause="gpu_lost")
+    assert ledger.balance(ledger.account(Kind.CREDITS)) == 0
+    assert owned(renter) == 100 * USDC - gross_of(USDC, 7200)

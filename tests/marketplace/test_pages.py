@@ -10,13 +10,13 @@ from django.urls import reverse
 from django.utils import timezone
 
 from billing.metering import gross_of
-from gpunex.accounts.models import Organisation
+from gpunex.accounts.models import Membership, Organisation
 from marketplace import listings, pricing
 from marketplace.models import Listing, Rental
 from providers import workloads
 from providers.models import Machine
 from reliability.models import Benchmark, Sample
-from tests.marketplace.conftest import USDC, offer, provider, rent, renter_with, report, run_for
+from tests.marketplace.conftest import USDC, offer, person, provider, rent, renter_with, report, run_for
 
 LANGUAGES = pytest.mark.parametrize("language", ["en", "ar"])
 
@@ -408,3 +408,19 @@ def test_a_log_without_end_is_cut_and_its_offset_is_never_believed(here: Listing
     assert "after=200000" in page
     for after in ("", "-1", "abc", "9" * 30, "٣", "200000"):
         assert client.get(reverse("marketplace:log", args=[rental.public_id]), {"after": after}).status_code == 200
+
+
+@pytest.mark.parametrize("role", [Membership.Role.VIEWER, Membership.Role.BILLING])
+def test_who_only_looks_or_only_pays_rents_and_stops_nothing_and_reads_no_secret(
+    here: Listing, shopper: Organisation, role: str
+):
+    rental = rent(shopper, here, at=timezone.now(), environment={"TOKEN": "of-the-organisation"})
+    client, onlooker = visitor(), person("onlooker")
+    Membership.objects.create(user=onlooker, organisation=shopper, role=role)
+    client.force_login(onlooker, backend="django.contrib.auth.backends.ModelBackend")
+    page = client.get(here.get_absolute_url(), {"again": str(rental.public_id)}).content.decode()
+    assert "of-the-organisation" not in page
+    assert client.post(reverse("marketplace:rent", args=[here.public_id]), form_of(page)).status_code == 403
+    assert client.post(reverse("marketplace:stop", args=[rental.public_id])).status_code == 403
+    rental.refresh_from_db()
+    assert (rental.state, Rental.objects.count()) == (Rental.State.STARTING, 1)

@@ -68,3 +68,18 @@ def test_after_many_tries_a_mail_is_marked_failed_for_a_person_to_see(settings):
     message.refresh_from_db()
     assert message.state == Message.State.FAILED
     assert deliver_due(at=at) == 0
+
+
+def test_a_mail_that_cannot_be_put_into_words_never_stops_the_rest():
+    unreachable = queue(
+        key="unreachable", event="test", to=f"a@{'\u0628' * 60}.example", subject="s", text="t", html=None, at=AT
+    )
+    unreadable = put(key="unreadable")
+    Message.objects.filter(pk=unreadable.pk).update(body=b"encrypted with a key that is gone")
+    good = put(key="good")
+    assert deliver_due(at=AT) == 1
+    good.refresh_from_db()
+    unreachable.refresh_from_db()
+    assert good.state == Message.State.SENT
+    assert (unreachable.state, unreachable.tries) == (Message.State.QUEUED, 1)
+    assert unreachable.error

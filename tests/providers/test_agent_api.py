@@ -468,3 +468,79 @@ def test_the_contract_is_published_with_every_endpoint(client: object) -> None:
 def test_no_claim_is_left_by_all_of_this(now: datetime) -> None:
     connected(approved(at=now), at=now)
     assert not GpuClaim.objects.exists()
+
+
+BIG = "9" * 400
+ODD_BODIES = [
+    ("heartbeat", b"\xff\xfe\x00"),
+    ("heartbeat", "[" * 100_000),
+    ("heartbeat", '{"boot_id":' + "[" * 100_000),
+    ("heartbeat", '{"boot_id":"a\\u0000b"}'),
+    ("heartbeat", '{"boot_id":"\\ud800"}'),
+    ("telemetry", '{"samples":[{"gpu_uuid":"CARD","at":"NOW","memory_used_mib":1e999}]}'),
+    ("telemetry", '{"samples":[{"gpu_uuid":"CARD","at":"NOW","power_w":' + BIG + "}]}"),
+    ("telemetry", '{"samples":[{"gpu_uuid":"CARD","at":"NOW","power_w":NaN}]}'),
+    ("telemetry", '{"samples":[{"gpu_uuid":"CARD","at":"NOW","throttle_reasons":["a\\u0000"]}]}'),
+    ("events", '{"events":[{"id":"ID","sequence":1,"at":"NOW","kind":"xid","gpu_uuid":"CARD","data":{"a":"\\u0000"}}]}'),
+    ("events", '{"events":[{"id":"ID","sequence":1,"at":"NOW","kind":"xid","gpu_uuid":"CARD","data":{"a":1e999}}]}'),
+    ("events", '{"events":[{"id":"ID","sequence":1,"at":"NOW","kind":"xid","gpu_uuid":"CARD","data":{"a":"\\ud800"}}]}'),
+    ("inventory", '{"host":{"cpu_cores":1e999},"gpus":[]}'),
+    ("inventory", '{"host":{"disk_free_gib":' + BIG + '},"gpus":[]}'),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), ODD_BODIES)
+def test_what_json_allows_and_nobody_means_is_refused_and_breaks_nothing(path: str, body: str | bytes, now: datetime):
+    host = connected(approved(at=now), at=now)
+    if isinstance(body, str):
+        body = body.replace("CARD", host.cards[0]["uuid"]).replace("NOW", now.isoformat()).replace("ID", str(uuid.uuid4()))
+    headers = {"Authorization": f"Bearer {host.secret}"}
+    answer = host.client.post(f"/api/agent/v1/{path}", body, content_type="application/json", headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "invalid"
+
+
+@pytest.mark.parametrize("number", [int("9" * 2000), -1, True, "79"])
+def test_an_event_with_a_number_that_is_no_xid_is_kept_and_takes_no_card_away(number: object, now: datetime):
+    host = connected(approved(at=now), at=now)
+    event = {"id": str(uuid.uuid4()), "sequence": 7, "at": now.isoformat(), "kind": "xid", "gpu_uuid": host.cards[0]["uuid"]}
+    answer = host.call("events", {"events": [event | {"data": {"xid": number}}]})
+    assert (answer.status_code, answer.json()["acknowledged"]) == (200, 7)
+    assert host.gpus[0].health == "ok"
+
+
+@pytest.mark.spec("A9")
+def test_a_card_that_says_it_is_another_model_is_admitted_and_measured_anew(now: datetime):
+    """The UUID of an admitted RTX 4090 under the name of an H100 would else be rented at an H100's price at once."""
+    host = connected(approved(at=now), at=now, count=1)
+    Gpu.objects.filter(machine=host.machine).update(benchmarked_at=now, performance=100)
+    assert host.gpus[0].admitted
+    host.cards = [card(model="h100-80gb", uuid=host.cards[0]["uuid"])]
+    assert host.report_inventory().status_code == 200
+    (claimed,) = host.gpus
+    assert claimed.variant is not None and claimed.variant.model.slug == "h100-80gb"
+    assert (claimed.admitted, claimed.benchmarked_at, claimed.performance) == (False, None, None)
+
+
+@pytest.mark.spec("A9")
+def test_swapping_cards_admits_no_more_than_was_approved(now: datetime):
+    host = connected(approved(at=now, entries=[{"quantity": 2}]), at=now, count=2)
+    first, others = list(host.cards), [card(2), card(3)]
+    host.cards = others
+    host.report_inventory()
+    assert Gpu.objects.present().filter(admitted=True).count() == 2  # spares in the places of broken ones
+    host.cards = [*others, *first]
+    host.report_inventory()
+    assert set(Gpu.objects.present().filter(admitted=True).values_list("uuid", flat=True)) == {each["uuid"] for each in others}
+
+
+@pytest.mark.spec("A9")
+def test_a_card_that_an_admin_admitted_is_still_admitted_after_it_was_gone(now: datetime):
+    host = connected(approved(at=now, entries=[{"quantity": 1}]), at=now, count=2)
+    Gpu.objects.filter(machine=host.machine).update(admitted=True)
+    kept = list(host.cards)
+    host.cards = kept[:1]
+    host.report_inventory()
+    host.cards = kept
+    host.report_inventory()
+    assert Gpu.objects.present().filter(admitted=True).count() == 2

@@ -68,7 +68,9 @@ _OVERFLOW = """() => {
   return `${root.scrollWidth} px wide: ${(wide.at(-1) ?? document.body).outerHTML.replace(/\\s+/g, " ").slice(0, 160)}`;
 }"""
 
-_BACKGROUND = "() => getComputedStyle(document.body).backgroundColor + getComputedStyle(document.documentElement).backgroundColor"
+_BACKGROUND = (
+    "() => getComputedStyle(document.body).backgroundColor + getComputedStyle(document.documentElement).backgroundColor"
+)
 
 
 def problems_of(page: Page, language: str) -> list[str]:

@@ -13,7 +13,13 @@ from tests.ui.checks import HEIGHT, WIDTHS, problems_of
 
 # Chromium also calls an answer of 422 an error; a refused form is not one.
 REFUSED_FORM = re.compile(r"status of 422")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage", "--no-first-run"]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+]
 PATIENCE_MS = 40_000
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -116,7 +122,9 @@ def visitor(chromium: Browser, platform: Platform) -> Iterator[MakeVisitor]:
     made: list[Visitor] = []
 
     def make(language: str = "en", *, width: int = WIDTHS[-1]) -> Visitor:
-        context = chromium.new_context(locale=language, viewport={"width": width, "height": HEIGHT}, color_scheme="light")
+        context = chromium.new_context(
+            locale=language, viewport={"width": width, "height": HEIGHT}, color_scheme="light"
+        )
         made.append(Visitor(context, platform.url, language))
         return made[-1]
 

@@ -7,11 +7,29 @@ from gpunex.demo.check import Story
 from tests.ui.checks import background_of, problems_of
 from tests.ui.conftest import MakeVisitor
 
-OPEN = ("/", "/offers", "/prices", "/guide", "/roles", "/account/login/", "/account/signup/", "/account/password/reset/", "/dev/mail", "/dev/components")
+OPEN = (
+    "/",
+    "/offers",
+    "/prices",
+    "/guide",
+    "/roles",
+    "/account/login/",
+    "/account/signup/",
+    "/account/password/reset/",
+    "/dev/mail",
+    "/dev/components",
+)
 OWN = (
     *("/", "/offers", "/rentals", "/balance", "/prices", "/roles", "/roles/apply", "/me/settings", "/me/notices"),
     *("/account/email/", "/account/password/change/", "/account/2fa/"),
-    *("/provider/", "/provider/machines", "/provider/benchmarks", "/provider/pricing", "/provider/availability", "/provider/performance"),
+    *(
+        "/provider/",
+        "/provider/machines",
+        "/provider/benchmarks",
+        "/provider/pricing",
+        "/provider/availability",
+        "/provider/performance",
+    ),
     *("/provider/earnings", "/provider/payouts", "/provider/settings", "/provider/keys", "/provider/install"),
     "/dev/components?front=provider",
 )
@@ -51,7 +69,9 @@ def test_the_keyboard_finds_its_way(visitor: MakeVisitor) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
     page.keyboard.press("Tab")
-    ring = page.evaluate("(() => { const s = getComputedStyle(document.activeElement); return [s.outlineStyle, parseFloat(s.outlineWidth), s.boxShadow] })()")
+    ring = page.evaluate(
+        "(() => { const s = getComputedStyle(document.activeElement); return [s.outlineStyle, parseFloat(s.outlineWidth), s.boxShadow] })()"
+    )
     assert (ring[0] != "none" and ring[1] >= 2) or ring[2] != "none", "what has the focus shows it"
     assert page.evaluate("document.querySelector('#main').contains(document.activeElement)"), "the skip link skips"
 

@@ -17,7 +17,14 @@ from tests.platform import ROOT
 from tests.ui.conftest import MakeVisitor, Visitor
 
 ARABIC = re.compile(r"[\u0600-\u06ff]")
-ENTRY = {"quantity": "2", "host_memory_gb": "128", "download_gbps": "1.5", "upload_gbps": "0.5", "city": "عمّان", "timezone": "Asia/Amman"}
+ENTRY = {
+    "quantity": "2",
+    "host_memory_gb": "128",
+    "download_gbps": "1.5",
+    "upload_gbps": "0.5",
+    "city": "عمّان",
+    "timezone": "Asia/Amman",
+}
 
 
 @pytest.fixture
@@ -83,7 +90,13 @@ def test_applying_being_approved_connecting_pricing_and_the_earnings(
     page.locator("[name='rtx-4090-24gb']").press("Enter")
     expect(page.locator("[name='rtx-4090-24gb']:not([aria-invalid=true])")).to_have_value(re.compile(r"^0\.44"))
 
-    for path in ("/provider/", "/provider/machines", "/provider/earnings", "/provider/payouts", "/provider/performance"):
+    for path in (
+        "/provider/",
+        "/provider/machines",
+        "/provider/earnings",
+        "/provider/payouts",
+        "/provider/performance",
+    ):
         layla.open(path)
         assert ARABIC.search(page.locator("h1").inner_text()), path
         layla.look()
