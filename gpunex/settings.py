@@ -218,6 +218,8 @@ ACCOUNT_EMAIL_VERIFICATION = "mandatory"
 ACCOUNT_CONFIRM_EMAIL_ON_GET = False
 ACCOUNT_LOGIN_ON_EMAIL_CONFIRMATION = True
 ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = True
+# Another address is another way in: a session that somebody left open is not enough to add one.
+ACCOUNT_REAUTHENTICATION_REQUIRED = True
 ACCOUNT_EMAIL_NOTIFICATIONS = True
 ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = PUBLIC_URL.split(":")[0]
@@ -251,7 +253,7 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": _STATIC_BACKEND},
 }
-WHITENOISE_USE_FINDERS = EMBEDDED
+WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = EMBEDDED
 
 # --- Safety of the browser's side ---
 SECURE_CSP = {
@@ -307,4 +309,20 @@ UNFOLD = {
     "SHOW_LANGUAGES": False,
     "ENVIRONMENT": "gpunex.shell.environment",
     "SITE_SUBHEADER": _("Administration"),
+    # The accent of static/css/tokens.css, hue 205, in the steps that the theme wants.
+    "COLORS": {
+        "primary": {
+            "50": "oklch(97.5% .012 202)",
+            "100": "oklch(94% .025 202)",
+            "200": "oklch(88% .045 202)",
+            "300": "oklch(81% .065 202)",
+            "400": "oklch(73% .085 203)",
+            "500": "oklch(60% .09 204)",
+            "600": "oklch(45% .076 205)",
+            "700": "oklch(39% .066 206)",
+            "800": "oklch(34% .057 207)",
+            "900": "oklch(28.5% .045 208)",
+            "950": "oklch(22% .03 208)",
+        },
+    },
 }

@@ -45,6 +45,10 @@ class ImageNotValid(Refusal):
     message = _("“%(text)s” is not an image. %(remedy)s")
 
 
+class ImageMissing(ImageNotValid):
+    message = _("Write the image to run, such as ubuntu:24.04.")
+
+
 class CommandNotValid(Refusal):
     code = "command_invalid"
     message = _("The command cannot be read: %(why)s")
@@ -96,8 +100,8 @@ def parse_image(text: str) -> Image:
 def _refuse_other_things(text: str) -> None:
     remedy: str | Promise | None = None
     if not text:
-        remedy = _("Write one such as ubuntu:24.04.")
-    elif len(text) > IMAGE_LONGEST:
+        raise ImageMissing
+    if len(text) > IMAGE_LONGEST:
         remedy = _("It is longer than 255 characters.")
     elif "://" in text:
         remedy = _("Write it without https://, as in ghcr.io/acme/train:1.")

@@ -53,7 +53,7 @@ class PriceChanged(Refusal):
 
 class TooManyGpus(Refusal):
     code = "too_many_gpus"
-    message = _("%(wanted)s GPUs were asked for; %(free)s are free here now.")
+    message = _("GPUs asked for: %(wanted)s. Free here now: %(free)s. Nothing was charged.")
 
 
 class KeyReused(Refusal):

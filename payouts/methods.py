@@ -67,7 +67,9 @@ def connect_wallet(*, organisation: Organisation, address: str, by: User, at: da
     if not may_change(organisation, by):
         raise NotForThisRole
     try:
-        wallet = check_wallet(rpc=treasury.rpc(), text=address, own=[address] if treasury.is_ours(address) else [])
+        # The mint is refused as what it is, not as an address of ours.
+        ours = treasury.is_ours(address) and address != treasury.mint()
+        wallet = check_wallet(rpc=treasury.rpc(), text=address, own=[address] if ours else [])
     except (RpcUnavailable, RpcError) as error:
         raise ChainSilent from error
     return _keep(organisation=organisation, wallet=wallet, by=by, at=at)

@@ -28,6 +28,8 @@ from providers.weeks import HOURS_A_WEEK, hours_of_windows, windows_of_hours
 
 Typed = dict[str, list[str]]
 OTHER = "other"
+LONGEST_TEXT = 4000
+TOO_LONG = _lazy("At most 4,000 characters fit here. What was beyond them is not in the field any more.")
 ALWAYS, WEEKLY = "always", "weekly"
 MOST_QUANTITY, MOST_MEMORY_GB = 5_000, 1_000_000
 PRESETS: dict[str, tuple[int, ...]] = {
@@ -87,16 +89,17 @@ class ContactForm(forms.Form):
     )
     maintenance_notes = forms.CharField(
         label=_lazy("Maintenance notes"),
-        max_length=4000,
+        max_length=LONGEST_TEXT,
         required=False,
         widget=forms.Textarea(attrs={"rows": "3"}),
+        error_messages={"max_length": TOO_LONG},
         help_text=_lazy("Planned windows or known limits, like “two hours on the first Sunday of each month”."),
     )
     answer = forms.CharField(
         label=_lazy("Your answer"),
-        max_length=4000,
+        max_length=LONGEST_TEXT,
         widget=forms.Textarea(attrs={"rows": "4"}),
-        error_messages={"required": _lazy("Write an answer to the question.")},
+        error_messages={"required": _lazy("Write an answer to the question."), "max_length": TOO_LONG},
     )
 
     def __init__(self, *args: Any, asked: bool = False, **kwargs: Any) -> None:
@@ -314,9 +317,9 @@ class ApplicationForm:
 
     @property
     def typed(self) -> Typed:
-        """The fields of this form and no others (no CSRF token, no buttons), each text cut to a sane length."""
+        """The fields of this form and no others (no CSRF token, no buttons), each text cut to one character more than any field takes."""
         known = {"row", *self.contact.fields, *(form.add_prefix(name) for form in self.entries for name in form.fields)}
-        return {name: [text[:4000].replace("\0", "") for text in self.data.getlist(name)][:HOURS_A_WEEK] for name in self.data if name in known}
+        return {name: [text[: LONGEST_TEXT + 1].replace("\0", "") for text in self.data.getlist(name)][:HOURS_A_WEEK] for name in self.data if name in known}
 
     def is_valid(self) -> bool:
         """Precondition: checked. Every form is judged, so that all refusals show at once."""

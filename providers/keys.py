@@ -124,6 +124,16 @@ def verify(*, text: str, fingerprint: str, address: str | None, at: datetime) ->
     return key
 
 
+def refuse_unusable(*, text: str, at: datetime) -> None:
+    """Raises KeyUnknown, KeyRevoked, KeyUsed, KeyExpired where ``verify`` would for a host that is not known yet."""
+    key = EnrolmentKey.objects.filter(hash=digest(text.strip())).first()
+    if key is None:
+        raise KeyUnknown
+    if key.revoked_at is None and key.kind == EnrolmentKey.Kind.TOKEN and key.used_at:
+        raise KeyUsed
+    _refuse_ended(key, at)
+
+
 def _refuse_ended(key: EnrolmentKey, at: datetime) -> None:
     if key.revoked_at is not None:
         raise KeyRevoked

@@ -83,6 +83,20 @@ class Platform:
                 os.kill(int(json.loads(pid_file.read_text())["pid"]), signal.SIGKILL)
         self._launcher.process.kill()
         self._launcher.process.wait()
+        deadline = time.monotonic() + 10
+        while left := self._left_over():
+            assert time.monotonic() < deadline, f"these outlived their launcher: {left}"
+            time.sleep(0.05)
+
+    def _left_over(self) -> list[str]:
+        """The command lines of this cluster's processes, the hosts' agents aside."""
+        mark = f"GPUNEX_CLUSTER={self.cluster.name}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (process / "environ").read_bytes().split(b"\0"):
+                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        return [line for line in found if line and " -m agent " not in line]
 
     def environment(self) -> dict[str, str]:
         return {**self.cluster.environment(), "PUBLIC_URL": self.url}

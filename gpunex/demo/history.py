@@ -84,6 +84,7 @@ def _backdate(machine: Machine, began: datetime) -> None:
     Machine.objects.filter(pk=machine.pk).update(enrolled_at=began)
     machine.gpus.update(first_seen_at=began)
     machine.schedules.update(effective_from=began)
+    Listing.objects.filter(machine=machine).update(created_at=began)
 
 
 def _connections(machine: Machine, began: datetime, source: random.Random) -> None:

@@ -72,14 +72,14 @@ class Demo:
         )
 
     def _work(self) -> None:
-        schedule = self.cluster.folder / "run" / "beat"
-        self._spawn(
-            "worker",
-            [
-                *(sys.executable, "-m", "celery", "-A", "gpunex", "worker", "--beat", "--schedule", str(schedule)),
-                *("--pool", "threads", "--concurrency", "4", "--loglevel", "WARNING", "--without-gossip", "--without-mingle"),
-            ],
-        )
+        """The worker and its clock, each a child of ours: a clock that a worker starts lives on when that worker is killed."""
+        celery = (sys.executable, "-m", "celery", "-A", "gpunex")
+        quiet = ("--loglevel", "WARNING")
+        threads = ("--pool", "threads", "--concurrency", "4", "--without-gossip", "--without-mingle")
+        schedule, pid_file = (self.cluster.folder / "run" / name for name in ("beat", "beat.pid"))
+        pid_file.unlink(missing_ok=True)  # of a clock that was killed; the cluster's lock says that none runs
+        self._spawn("worker", [*celery, "worker", *threads, *quiet])
+        self._spawn("beat", [*celery, "beat", "--schedule", str(schedule), "--pidfile", str(pid_file), *quiet])
 
     def _spawn(self, name: str, command: list[str]) -> Child:
         return self.cluster.spawn(name, command, env={"PUBLIC_URL": self.url})
@@ -88,7 +88,9 @@ class Demo:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if not self.web.running:
-                raise EmbeddedError(f"The web server did not start. The end of {self.web.log}:\n{self.web.last_words()}")
+                raise EmbeddedError(
+                    f"The web server did not start. The end of {self.web.log}:\n{self.web.last_words()}"
+                )
             try:
                 if httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
                     return

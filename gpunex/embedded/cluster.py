@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +38,7 @@ CODE = Path(__file__).resolve().parents[2]
 SERVICES = ("postgres", "redis", "chain")
 _CHAIN_PORTS = {"demo": 8899, "test": 8999}
 _WEB_PORTS = {"demo": 8000, "test": 8100}
+_OTHER_CHAINS, _OTHER_WEBS, _OTHERS = 9100, 8200, 600
 _PORTS_TRIED = 50
 
 
@@ -81,7 +83,7 @@ class Cluster:
 
     @property
     def chain_port(self) -> int:
-        return self.port("chain", preferred=_CHAIN_PORTS.get(self.name, 9099))
+        return self.port("chain", preferred=self._usual(_CHAIN_PORTS, _OTHER_CHAINS))
 
     @property
     def chain_url(self) -> str:
@@ -89,7 +91,7 @@ class Cluster:
 
     @property
     def web_port(self) -> int:
-        return self.port("web", preferred=_WEB_PORTS.get(self.name, 8200))
+        return self.port("web", preferred=self._usual(_WEB_PORTS, _OTHER_WEBS))
 
     @property
     def public_url(self) -> str:
@@ -125,13 +127,17 @@ class Cluster:
 
     def choose_web_port(self) -> int:
         """To be called after ``start()`` by who serves the pages; ``public_url`` has it from then on."""
-        return self.choose_port("web", preferred=_WEB_PORTS.get(self.name, 8200))
+        return self.choose_port("web", preferred=self._usual(_WEB_PORTS, _OTHER_WEBS))
 
     def choose_port(self, service: str, *, preferred: int) -> int:
         """Choose a free loopback port now and remember it: the preferred one if it is free, else the one of last time."""
         port = preferred if is_free(preferred) else free_port(self.port(service, preferred=preferred))
         _write(self.runtime_file, json.dumps({"ports": {**self._ports(), service: port}}, indent=2), mode=0o644)
         return port
+
+    def _usual(self, known: Mapping[str, int], others: int) -> int:
+        """Clusters of other names prefer ports of their own, so that one that starts does not race with another for the same."""
+        return known.get(self.name) or others + zlib.crc32(str(self.folder).encode()) % _OTHERS
 
     def _ports(self) -> dict[str, int]:
         try:
@@ -168,7 +174,7 @@ class Cluster:
             redis = Redis(sockets=self.sockets, **self._files("redis"))
             self._children.append(redis.launch(identity))
         if "chain" in services:
-            port = self.choose_port("chain", preferred=_CHAIN_PORTS.get(self.name, 9099))
+            port = self.choose_port("chain", preferred=self._usual(_CHAIN_PORTS, _OTHER_CHAINS))
             chain = Chain(data=self.chain_dir, port=port, **self._files("chain"))
             self._children.append(chain.launch())
         if redis:
@@ -198,7 +204,7 @@ class Cluster:
             self._take_lock()
             try:
                 end_orphans(self.run_dir)  # they may still hold the ports of last time
-                self.choose_port("chain", preferred=_CHAIN_PORTS.get(self.name, 9099))
+                self.choose_port("chain", preferred=self._usual(_CHAIN_PORTS, _OTHER_CHAINS))
                 self.choose_web_port()
             finally:
                 self.stop()

@@ -12,6 +12,7 @@ class ReadOnlyAdmin(ModelAdmin):
     """Rows that operations write and people read. ``exclude`` what nobody needs to see."""
 
     list_fullwidth = True
+    view_on_site = False  # what belongs to somebody is a 404 to everybody else, the staff too
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -17,7 +17,7 @@ from gpunex.kit.time import iso_z
 from gpunex.policy.models import Policy
 from marketplace import lifecycle, listings
 from providers import inventory as inventories
-from providers import machines, workloads
+from providers import keys, machines, workloads
 from providers.api import fields
 from providers.api.answers import bearer, refusal_body, stamped, status_of
 from providers.models import Machine, Workload
@@ -93,7 +93,12 @@ class Enrol(AgentEndpoint):
 
     @extend_schema(request=fields.EnrolFields, responses={201: OpenApiTypes.OBJECT, **_ANSWER})
     def post(self, request: Request) -> Response:
-        body = self.read(fields.EnrolFields, request)
+        try:
+            body = self.read(fields.EnrolFields, request)
+        except exceptions.APIException:
+            # Whoever has no key is told that, and not what a body looks like.
+            keys.refuse_unusable(text=bearer(request), at=self.at)
+            raise
         enrolment = machines.enrol(
             key_text=bearer(request),
             fingerprint=body["fingerprint"],

@@ -25,9 +25,8 @@ def provider_page(view: View) -> View:
     def page(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if desk.of(request) is None:
             return redirect("providers:roles")
-        if request.method not in ("GET", "HEAD", "OPTIONS"):
-            if not may_act(request.user, request.organisation):
-                raise PermissionDenied
+        if request.method not in ("GET", "HEAD", "OPTIONS") and not may_act(request.user, request.organisation):
+            raise PermissionDenied
         response = view(request, *args, **kwargs)
         patch_vary_headers(response, ["HX-Request"])
         return response

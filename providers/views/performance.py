@@ -29,7 +29,7 @@ from reliability.models import Outcome
 MACHINES_A_PAGE = 10
 LOSSES_SHOWN = 20
 SHORTEST_GAP = timedelta(seconds=60)  # shorter ones are the rhythm of heartbeats
-SMALLEST_LOSS = 0.005  # points; below it nothing would be shown
+SMALLEST_LOSS = 0.01  # points; below it −0.00 would be shown
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ def performance(request: HttpRequest) -> HttpResponse:
             "score": score_rows(reliability, _notes(desk)),
             "lost": show.cut((10_000 - int(reliability.score * 100 + 1e-6)) / 100, 2) if reliability else "",
             "losses": losses[:LOSSES_SHOWN],
+            "rest": _rest(desk, losses) if page.paginator.num_pages == 1 else "",
             "page": page,
             "rows": [_row(desk, host, pasts[host.machine.pk]) for host in page],
             "first_day": desk.at - timedelta(days=policy.score_window_days - 1),
@@ -155,7 +156,24 @@ def _losses(desk: Desk, host: Host, past: dict[str, Any], faults: dict[tuple[int
         note = ngettext("%(count)s run", "%(count)s runs", len(weak)) % {"count": len(weak)}
         newest = max(run.at for run in weak)
         found.append(Loss(what, note, host, _("Consistency"), points(runs=runs), newest, newest + half_life))
-    return [loss for loss in found if loss.points >= SMALLEST_LOSS]
+    return [
+        replace(loss, halved_at=_next_halving(loss.halved_at, half_life, desk.at))
+        for loss in found
+        if loss.points >= SMALLEST_LOSS
+    ]
+
+
+def _next_halving(first: datetime, half_life: timedelta, at: datetime) -> datetime:
+    return first if first > at else first + half_life * ((at - first) // half_life + 1)
+
+
+def _rest(desk: Desk, losses: Sequence[Loss]) -> str:
+    """The points that no shown loss accounts for, as text: the prior of new machines, and what is too small to show."""
+    if not desk.reliability or len(losses) > LOSSES_SHOWN:
+        return ""
+    lost = 10_000 - int(desk.reliability.score * 100 + 1e-6)
+    hundredths = lost - sum(int(loss.points * 100 + 1e-6) for loss in losses)
+    return show.cut(hundredths / 100, 2) if hundredths > 0 else ""
 
 
 def _faults(machines: Sequence[Machine]) -> dict[tuple[int, datetime], str]:

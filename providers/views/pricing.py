@@ -39,8 +39,8 @@ def prices(request: HttpRequest) -> HttpResponse:
         "nav": "pricing",
         "form": form,
         "tier_policy": tier,
-        "fee_share": tier.fee_bps / 10_000,
-        "keep_share": 1 - tier.fee_bps / 10_000,
+        "fee_percent": tier.fee_bps / 100,
+        "keep_percent": (10_000 - tier.fee_bps) / 100,
         "rows": [_row(desk, model, form) for model in models],
         "chosen": chosen,
         "history": ModelPrice.objects.filter(provider=desk.provider)

@@ -178,3 +178,16 @@ def test_an_address_that_no_mail_can_reach_is_refused_at_sign_up(client: Client)
     assert 'id="id_email_error"' in answer.content.decode()
     assert not User.objects.exists()
     assert not Message.objects.exists()
+
+
+def test_an_open_session_alone_adds_no_way_in(client: Client, person: User):
+    """Whoever finds one would else add their address, make it the account's, and choose a new password by mail."""
+    client.force_login(person)
+    add = {"email": "thief@example.com", "action_add": ""}
+
+    answer = client.post(reverse("account_email"), add)
+
+    assert answer.headers["Location"].startswith(reverse("account_reauthenticate"))
+    assert not EmailAddress.objects.filter(email="thief@example.com").exists()
+    client.post(answer.headers["Location"], {"password": PASSWORD})
+    assert EmailAddress.objects.filter(email="thief@example.com").exists()

@@ -89,7 +89,16 @@ def test_a_price_shows_more_than_two_decimals_only_where_it_has_them():
 def test_a_percentage_and_a_score_are_cut():
     assert render("{% percent 99.999 places=2 %}") == '<bdi dir="ltr">99.99 %</bdi>'
     assert render("{% percent 0.29 share=True %}") == '<bdi dir="ltr">29 %</bdi>'
+    assert render("{% percent 4.56 places=1 signed=True %}") == '<bdi dir="ltr">+4.5 %</bdi>'
+    assert render("{% percent 0.04 places=1 signed=True %}") == '<bdi dir="ltr">0.0 %</bdi>'
+    assert render("{% percent -6.4 places=1 signed=True %}") == '<bdi dir="ltr">−6.4 %</bdi>'
     assert render("{% num -0.4 %}") == '<bdi dir="ltr">0</bdi>'
+
+
+def test_a_rate_that_policy_sets_is_never_cut():
+    assert [render("{% rate value %}", value=value) for value in (8.0, 8.5, 91.97, 100)] == [
+        f'<bdi dir="ltr">{text} %</bdi>' for text in ("8", "8.5", "91.97", "100")
+    ]
 
 
 # --- time ------------------------------------------------------------------------------------------------------------

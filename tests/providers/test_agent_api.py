@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from gpunex.kit.secrets import digest
 from providers import declarations, keys, machines, workloads
@@ -51,6 +52,27 @@ def test_a_key_that_is_not_taken_says_which_kind_of_wrong_it_is(code: str, now: 
     assert answer.json()["code"] == code
     assert len(answer.json()["detail"]) > 20
     assert Machine.objects.count() == before
+
+
+@pytest.mark.parametrize("code", ["key_unknown", "key_used", "key_expired", "key_revoked"])
+def test_a_key_that_is_not_taken_is_said_before_what_the_body_lacks(code: str, now: datetime) -> None:
+    provider = approved(at=now)
+    text = keys.make_token(provider=provider, application=provider.organisation.applications.get(), at=now)
+    spoil = {
+        "key_unknown": {"hash": digest("another")},
+        "key_used": {"used_at": now},
+        "key_expired": {"expires_at": now - timedelta(seconds=1)},
+        "key_revoked": {"revoked_at": now},
+    }
+
+    def ask() -> Any:
+        return Client().post(
+            "/api/agent/v1/enrol", {}, content_type="application/json", headers={"authorization": f"Bearer {text}"}
+        )
+
+    assert (ask().status_code, ask().json()["code"]) == (422, "invalid")
+    provider.keys.update(**spoil[code])
+    assert (ask().status_code, ask().json()["code"]) == (401, code)
 
 
 def test_without_any_key_the_door_stays_shut(now: datetime) -> None:

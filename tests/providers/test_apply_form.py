@@ -148,6 +148,7 @@ def test_a_refusal_stands_beside_its_field_and_keeps_what_was_typed(browser, fie
         ("full_name", "", "Write the legal name of the person we talk to."),
         ("email", "yusuf@", "This is not an email address. One looks like name@example.com."),
         ("email", "", "Write an email address that reaches you."),
+        ("maintenance_notes", "y" * 5000, "At most 4,000 characters fit here."),
         ("commitment_months", "5", "Choose 3, 6 or 12 months."),
         ("commitment_months", "", "Choose how long the machines stay."),
     ],

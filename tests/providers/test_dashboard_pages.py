@@ -13,6 +13,7 @@ from gpunex.accounts.models import Membership, User
 from gpunex.accounts.organisations import open_personal
 from gpunex.policy.models import Policy
 from providers.models import Gpu, Machine, Provider, Workload
+from reliability import scores
 from reliability.models import Benchmark, Connection, Outcome, Sample, Score
 from tests.marketplace.conftest import machine, person, provider
 
@@ -266,10 +267,17 @@ def test_what_took_points_is_named_with_its_price(owner: Provider, now: datetime
     Outcome.objects.create(
         machine=host, reference=uuid.uuid4(), at=now - timedelta(days=3), cause="stopped", provider_fault=False
     )
+    Score.objects.all().delete()
+    scores.refresh(at=now)
     text = signed_in(owner).get(reverse("providers:performance")).text
     assert "A job ended: a GPU failed" in text
     assert "Not connected for 2 h" in text
     assert "stopped by the renter" not in text
+    # The losses that are listed and the rest sum to what is missing to 100.
+    lost = re.search(r"data-total.*?−(\d+\.\d\d)", text, re.DOTALL)[1]
+    listed, rest = re.search(r"data losses(.*?)</table>(.*?)</section>", text, re.DOTALL).groups()
+    points = [*re.findall(r"−(\d+\.\d\d)", listed), *re.findall(r"The other .*?(\d+\.\d\d)", rest)]
+    assert sum(map(float, points)) == pytest.approx(float(lost))
     full, part, down = map(int, re.search(r"(\d+) in full, (\d+) interrupted, (\d+) down", text).groups())
     assert full + part == 21  # measured 20 days ago; the gap may lie over a midnight
     assert part in (1, 2)

@@ -69,11 +69,23 @@ def num(value: float | Decimal | None, places: int = 0, unit: str = "") -> SafeS
 
 
 @register.simple_tag
-def percent(value: float | Decimal | None, places: int = 0, share: bool = False) -> SafeString | str:
-    """``value`` per cent, cut; ``share`` says that it is a share between 0 and 1."""
+def percent(
+    value: float | Decimal | None, places: int = 0, share: bool = False, signed: bool = False
+) -> SafeString | str:
+    """``value`` per cent, cut; ``share`` says that it is a share between 0 and 1; ``signed`` shows the + of a rise."""
     if value is None or value == "":
         return ""
-    return num(Decimal(str(value)) * 100 if share else value, places, "%")
+    text = show.cut(Decimal(str(value)) * 100 if share else value, places)
+    rises = signed and any(digit in "123456789" for digit in text) and not text.startswith(show.MINUS)
+    return format_html('<bdi dir="ltr">{}{} %</bdi>', "+" if rises else "", text)
+
+
+@register.simple_tag
+def rate(per_cent: float | Decimal | None) -> SafeString | str:
+    """A rate that policy sets, whole as it was set: 8 %, 8.5 %, 12.75 %."""
+    if per_cent is None or per_cent == "":
+        return ""
+    return format_html('<bdi dir="ltr">{} %</bdi>', f"{Decimal(str(per_cent)).normalize():f}")
 
 
 # --- time ------------------------------------------------------------------------------------------------------------

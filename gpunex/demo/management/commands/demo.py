@@ -64,6 +64,7 @@ class Command(BaseCommand):
         except ClusterBusy:
             # The demonstration runs already, in another terminal: the story is told to that one.
             url = f"http://localhost:{demo.cluster.port('web', preferred=WEB_PORT)}"
+            self._say(f"It runs already: the story is told to {url}.")
         if not check.Story(url=url, say=self._say, root=ROOT).run():
             connections.close_all()
             demo.cluster.stop()
@@ -86,7 +87,7 @@ class Command(BaseCommand):
                 *(f"    {person.role:<21} {person.email:<26} {people.PASSWORD}" for person in people.SHOWN),
                 "",
                 "  Hosts and money here are simulated, and say so. Ctrl-C stops everything; your data stays in .gpunex/.",
-                "  To prove the whole way through: uv run manage.py demo --check",
+                "  To prove the whole way through: .venv/bin/python manage.py demo --check",
                 "",
             ]
         )
