@@ -24,7 +24,12 @@ class Account(models.Model):
     code = models.CharField(_("code"), max_length=80, unique=True)
     kind = models.CharField(_("kind"), max_length=32)
     organisation = models.ForeignKey(
-        Organisation, null=True, blank=True, on_delete=models.PROTECT, related_name="accounts", verbose_name=_("organisation")
+        Organisation,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="accounts",
+        verbose_name=_("organisation"),
     )
     floor_micro = UsdcField(_("floor, micro-USDC"), null=True, blank=True)
     balance_micro = UsdcField(_("balance, micro-USDC"), default=0)
@@ -36,8 +41,12 @@ class Account(models.Model):
         verbose_name = _("account")
         verbose_name_plural = _("accounts")
         constraints = [
-            models.CheckConstraint(name="account_not_below_floor", condition=Q(floor_micro=None) | Q(balance_micro__gte=F("floor_micro"))),
-            models.CheckConstraint(name="floor_needs_materialised", condition=Q(floor_micro=None) | Q(materialised=True)),
+            models.CheckConstraint(
+                name="account_not_below_floor", condition=Q(floor_micro=None) | Q(balance_micro__gte=F("floor_micro"))
+            ),
+            models.CheckConstraint(
+                name="floor_needs_materialised", condition=Q(floor_micro=None) | Q(materialised=True)
+            ),
         ]
         indexes = [models.Index(fields=["kind"], name="account_kind")]
 
@@ -57,7 +66,12 @@ class Transfer(models.Model):
     effective_at = models.DateTimeField(_("effective at"))
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("by")
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        verbose_name=_("by"),
     )
     reason = models.CharField(_("reason"), max_length=300, blank=True)
     reverses = models.OneToOneField(
@@ -89,10 +103,16 @@ class Meter(models.Model):
     """
 
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    payer = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="meters_paid", verbose_name=_("payer"))
-    payee = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="meters_earned", verbose_name=_("payee"))
+    payer = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="meters_paid", verbose_name=_("payer")
+    )
+    payee = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="meters_earned", verbose_name=_("payee")
+    )
     reference = models.CharField(_("reference"), max_length=80)  # public id of the rental
-    labels: Any = models.JSONField(_("labels"), default=dict)  # {"rental", "model", "machine", "gpus": [{"id", "index"}…], "image"}
+    labels: Any = models.JSONField(
+        _("labels"), default=dict
+    )  # {"rental", "model", "machine", "gpus": [{"id", "index"}…], "image"}
     rate_micro_per_hour = UsdcField(_("rate of all units together, micro-USDC per hour"))
     quantity = models.PositiveSmallIntegerField(_("units"))
     fee_bps = models.PositiveSmallIntegerField(_("fee, basis points"))
@@ -112,7 +132,9 @@ class Meter(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["reference"], name="meter_once_a_reference"),
             models.CheckConstraint(name="meter_rate_positive", condition=Q(rate_micro_per_hour__gt=0, quantity__gte=1)),
-            models.CheckConstraint(name="meter_fee_within_gross", condition=Q(billed_fee_micro__lte=F("billed_gross_micro"))),
+            models.CheckConstraint(
+                name="meter_fee_within_gross", condition=Q(billed_fee_micro__lte=F("billed_gross_micro"))
+            ),
         ]
         indexes = [
             models.Index(fields=["payer"], condition=Q(closed=False), name="meter_open_payer"),
@@ -131,7 +153,12 @@ class DepositAddress(models.Model):
     """
 
     organisation = models.OneToOneField(
-        Organisation, null=True, blank=True, on_delete=models.PROTECT, related_name="deposit_address", verbose_name=_("organisation")
+        Organisation,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="deposit_address",
+        verbose_name=_("organisation"),
     )
     owner = models.CharField(_("address"), max_length=44, unique=True)
     token_account = models.CharField(_("token account"), max_length=44, unique=True)
@@ -139,7 +166,9 @@ class DepositAddress(models.Model):
     scanned_at = models.DateTimeField(_("scanned at"), null=True, blank=True)
     # Nodes have been seen to leave rows out: now and then the last hour is read again, whatever the cursor says.
     rescanned_at = models.DateTimeField(_("last hour scanned again at"), null=True, blank=True)
-    wanted_at = models.DateTimeField(_("owner last looked at"), null=True, blank=True)  # who waits for money is asked for first
+    wanted_at = models.DateTimeField(
+        _("owner last looked at"), null=True, blank=True
+    )  # who waits for money is asked for first
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
 
     class Meta:
@@ -165,14 +194,21 @@ class Deposit(models.Model):
     signature = models.CharField(_("signature"), max_length=90)
     token_account = models.CharField(_("token account"), max_length=44)
     organisation = models.ForeignKey(
-        Organisation, null=True, blank=True, on_delete=models.PROTECT, related_name="deposits", verbose_name=_("organisation")
+        Organisation,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="deposits",
+        verbose_name=_("organisation"),
     )
     amount_micro = UsdcField(_("amount, micro-USDC"))
     sender = models.CharField(_("sender"), max_length=44, blank=True)
     slot = models.BigIntegerField(_("slot"))
     state = models.CharField(_("state"), max_length=10, choices=State.choices)
     seen_at = models.DateTimeField(_("seen at"), default=timezone.now)
-    transfer = models.OneToOneField(Transfer, on_delete=models.PROTECT, related_name="deposit", verbose_name=_("transfer"))
+    transfer = models.OneToOneField(
+        Transfer, on_delete=models.PROTECT, related_name="deposit", verbose_name=_("transfer")
+    )
     # Into the treasury: the signature is kept before it is sent; swept once it is final.
     swept_signature = models.CharField(_("swept by"), max_length=90, blank=True)
     sweep_sent_at = models.DateTimeField(_("sweep sent at"), null=True, blank=True)

@@ -43,7 +43,13 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     length = dict(scope["headers"]).get(b"content-length", b"")
     if length.isdigit() and int(length) > most:
-        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain"), (b"connection", b"close")]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 413,
+                "headers": [(b"content-type", b"text/plain"), (b"connection", b"close")],
+            }
+        )
         await send({"type": "http.response.body", "body": b"The body is too long.\n"})
         return
     handler = _waiting if scope["path"] in WAITING else _pages

@@ -46,7 +46,12 @@ app.conf.update(
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,
     beat_schedule={
-        name: {"task": "gpunex.sweeps.run", "schedule": sweep.every, "args": (name,), "options": {"expires": sweep.every}}
+        name: {
+            "task": "gpunex.sweeps.run",
+            "schedule": sweep.every,
+            "args": (name,),
+            "options": {"expires": sweep.every},
+        }
         for name, sweep in SWEEPS.items()
     },
     imports=["gpunex.sweeps"],

@@ -83,12 +83,16 @@ CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 DATABASES = {"default": _database(_env("DATABASE_URL"))}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = _env("REDIS_URL")
-CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL, "KEY_PREFIX": "gpunex"}}
-CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://").split("?")[0] if REDIS_URL.startswith("unix://") else REDIS_URL
+CACHES = {"default": {"BACKEND": "gpunex.kit.cache.ForgivingRedisCache", "LOCATION": REDIS_URL, "KEY_PREFIX": "gpunex"}}
+CELERY_BROKER_URL = (
+    REDIS_URL.replace("unix://", "redis+socket://").split("?")[0] if REDIS_URL.startswith("unix://") else REDIS_URL
+)
 SOLANA_RPC_URLS = [url.strip() for url in _env("SOLANA_RPC_URL").split(",") if url.strip()]
 if not EMBEDDED and len(set(SOLANA_RPC_URLS)) < 2:
     # One node's word would be enough to make money from nothing, or to sign a payout twice.
-    raise ImproperlyConfigured("SOLANA_RPC_URL needs two different nodes at least, separated by a comma: what moves money is asked of both.")
+    raise ImproperlyConfigured(
+        "SOLANA_RPC_URL needs two different nodes at least, separated by a comma: what moves money is asked of both."
+    )
 SOLANA_GENESIS_HASH = _env("SOLANA_GENESIS_HASH")
 SOLANA_EXPLORER = _env("SOLANA_EXPLORER", "" if EMBEDDED else "https://explorer.solana.com/tx/{signature}")
 TREASURY_KEY_FILE = Path(_env("TREASURY_KEY_FILE"))
@@ -203,7 +207,10 @@ AUTHENTICATION_BACKENDS = [
     "allauth.account.auth_backends.AuthenticationBackend",
 ]
 AUTH_PASSWORD_VALIDATORS = [
-    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator", "OPTIONS": {"user_attributes": ("email", "full_name")}},
+    {
+        "NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator",
+        "OPTIONS": {"user_attributes": ("email", "full_name")},
+    },
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
@@ -248,7 +255,11 @@ STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "gpunex" / "static"]
 # Embedded mode serves the files where they lie.
 STATIC_ROOT = None if EMBEDDED else Path(_env("STATIC_ROOT", str(BASE_DIR / "gpunex" / "static_built")))
-_STATIC_BACKEND = "django.contrib.staticfiles.storage.StaticFilesStorage" if EMBEDDED else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+_STATIC_BACKEND = (
+    "django.contrib.staticfiles.storage.StaticFilesStorage"
+    if EMBEDDED
+    else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+)
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": _STATIC_BACKEND},

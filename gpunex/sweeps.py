@@ -4,14 +4,11 @@ import hashlib
 import time
 from importlib import import_module
 
-import structlog
 from celery import shared_task
 from django.core.cache import cache
 from django.db import connection
 
 from gpunex.celery import SWEEPS
-
-log = structlog.get_logger(__name__)
 
 
 def run_now(name: str) -> object:
@@ -29,15 +26,12 @@ def run_now(name: str) -> object:
         finally:
             # The lock is the connection's: released by hand, since the connection may be used again.
             cursor.execute("SELECT pg_advisory_unlock(%s)", [key])
-    _remember(name, time.monotonic() - started, result)
+    cache.set(
+        f"sweep:{name}",
+        {"at": time.time(), "seconds": round(time.monotonic() - started, 3), "result": result},
+        timeout=None,
+    )
     return result
-
-
-def _remember(name: str, seconds: float, result: object) -> None:
-    try:
-        cache.set(f"sweep:{name}", {"at": time.time(), "seconds": round(seconds, 3), "result": result}, timeout=None)
-    except Exception:
-        log.warning("sweep_not_remembered", sweep=name, exc_info=True)  # Redis away: the work itself is done
 
 
 @shared_task(name="gpunex.sweeps.run")

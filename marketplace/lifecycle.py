@@ -282,7 +282,9 @@ def _unspoken(at: datetime) -> RentalQuerySet:
     """Rentals that their machine has long said nothing of. A connection younger than that may be one after an outage of ours."""
     policy = Policy.load()
     long_ago = at - timedelta(seconds=policy.lost_seconds)
-    talking = Machine.objects.connected(at, policy.offline_seconds).filter(connected_since__lte=long_ago, offline_since=None)
+    talking = Machine.objects.connected(at, policy.offline_seconds).filter(
+        connected_since__lte=long_ago, offline_since=None
+    )
     return (
         Rental.objects.open()
         .filter(listing__machine__in=talking)

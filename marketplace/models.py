@@ -127,7 +127,11 @@ class Listing(models.Model):
         indexes = [models.Index(fields=["gpu_model", "-rank"], condition=Q(state="offered"), name="listing_offered")]
 
     def __str__(self) -> str:
-        return _("%(gpus)s × %(model)s on %(machine)s") % {"gpus": self.gpus_total, "model": self.gpu_model, "machine": self.machine}
+        return _("%(gpus)s × %(model)s on %(machine)s") % {
+            "gpus": self.gpus_total,
+            "model": self.gpu_model,
+            "machine": self.machine,
+        }
 
     def get_absolute_url(self) -> str:
         return reverse("marketplace:offer", args=[self.public_id])

@@ -38,11 +38,15 @@ class PayoutMethodQuerySet(models.QuerySet["PayoutMethod"]):
 class PayoutMethod(models.Model):
     """Where an organisation's money goes. A change makes a new row; the old one stands until the new one is active."""
 
-    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="payout_methods", verbose_name=_("organisation"))
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="payout_methods", verbose_name=_("organisation")
+    )
     rail = models.CharField(_("rail"), max_length=8, choices=Rail.choices)
     address = models.CharField(_("wallet address"), max_length=44, blank=True)
     details = models.BinaryField(_("bank details, encrypted"), null=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by"))
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by")
+    )
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     verified_at = models.DateTimeField(_("verified at"), null=True, blank=True)
     active_from = models.DateTimeField(_("active from"))
@@ -92,7 +96,12 @@ class PayoutRun(models.Model):
     execute_on = models.DateField(_("execution date"))
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by")
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        verbose_name=_("created by"),
     )
     reason = models.CharField(_("reason"), max_length=300, blank=True)
     # Set once every payout of the cycle is made: a run that was cut off is finished by the next sweep.
@@ -102,7 +111,9 @@ class PayoutRun(models.Model):
         verbose_name = _("payout run")
         verbose_name_plural = _("payout runs")
         constraints = [
-            models.UniqueConstraint(fields=["rail", "cadence", "period_end"], condition=Q(kind="cycle"), name="one_run_a_cycle"),
+            models.UniqueConstraint(
+                fields=["rail", "cadence", "period_end"], condition=Q(kind="cycle"), name="one_run_a_cycle"
+            ),
             models.CheckConstraint(name="off_cycle_has_reason", condition=~Q(kind="off_cycle") | ~Q(reason="")),
         ]
 
@@ -113,8 +124,8 @@ class PayoutRun(models.Model):
 class Payout(models.Model):
     """Money on its way to one organisation. Its account ``payout.in_transit:{public_id}`` holds the amount until the end.
 
-        reserved → approved → signed → paid
-        side exits: failed (definite; the money went back to payable), review (a person must look)
+    reserved → approved → signed → paid
+    side exits: failed (definite; the money went back to payable), review (a person must look)
     """
 
     class State(models.TextChoices):
@@ -139,7 +150,9 @@ class Payout(models.Model):
 
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     run = models.ForeignKey(PayoutRun, on_delete=models.PROTECT, related_name="payouts", verbose_name=_("run"))
-    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="payouts", verbose_name=_("organisation"))
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="payouts", verbose_name=_("organisation")
+    )
     amount_micro = UsdcField(_("amount, micro-USDC"))
     rail = models.CharField(_("rail"), max_length=8, choices=Rail.choices)
     destination = models.CharField(_("destination"), max_length=44)  # the address as it was when the payout was made
@@ -147,7 +160,9 @@ class Payout(models.Model):
     state_reason = models.CharField(_("reason"), max_length=300, blank=True)
     reserved_at = models.DateTimeField(_("reserved at"), default=timezone.now)
     approved_at = models.DateTimeField(_("approved at"), null=True, blank=True)
-    approved_by: Any = models.ManyToManyField(settings.AUTH_USER_MODEL, blank=True, related_name="+", verbose_name=_("approved by"))
+    approved_by: Any = models.ManyToManyField(
+        settings.AUTH_USER_MODEL, blank=True, related_name="+", verbose_name=_("approved by")
+    )
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
 
     class Meta:

@@ -50,7 +50,9 @@ DOCKER_LEAST, TOOLKIT_LEAST = "25", "1.17.8"
 
 class WrongState(Refusal):
     code = "wrong_state"
-    message = _("This application is now: %(state)s. What you asked for is not possible any more, and nothing was changed.")
+    message = _(
+        "This application is now: %(state)s. What you asked for is not possible any more, and nothing was changed."
+    )
 
 
 class AlreadyDecided(Refusal):
@@ -80,12 +82,16 @@ class AnswerMissing(Refusal):
 
 class EnterpriseNeedsUps(Refusal):
     code = "enterprise_needs_ups"
-    message = _("The enterprise tier requires a UPS, and this application names none. Ask about it, or approve as community.")
+    message = _(
+        "The enterprise tier requires a UPS, and this application names none. Ask about it, or approve as community."
+    )
 
 
 class BelowTier(Refusal):
     code = "below_tier"
-    message = _("This application misses requirements of the tier: %(missed)s. Give a reason to overrule them, or choose another tier.")
+    message = _(
+        "This application misses requirements of the tier: %(missed)s. Give a reason to overrule them, or choose another tier."
+    )
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,9 @@ class Answers:
 
 
 @transaction.atomic
-def open_application(*, organisation: Organisation, by: User, at: datetime, form_token: UUID | None = None) -> Application:
+def open_application(
+    *, organisation: Organisation, by: User, at: datetime, form_token: UUID | None = None
+) -> Application:
     """The organisation's open application, or the one that this form made already, or a new draft.
 
     The organisation's row is locked, so that two presses of one button make one application.
@@ -130,7 +138,11 @@ def open_application(*, organisation: Organisation, by: User, at: datetime, form
     found = mine.open().first() or (mine.filter(form_token=form_token).first() if form_token else None)
     if found is not None:
         return found
-    chosen = {"form_token": form_token} if form_token and not Application.objects.filter(form_token=form_token).exists() else {}
+    chosen = (
+        {"form_token": form_token}
+        if form_token and not Application.objects.filter(form_token=form_token).exists()
+        else {}
+    )
     return Application.objects.create(organisation=organisation, created_by=by, created_at=at, **chosen)
 
 
@@ -214,7 +226,9 @@ def reject(*, application: Application, message: str, by: User, at: datetime) ->
 
 
 @transaction.atomic
-def approve(*, application: Application, tier: str, by: User, at: datetime, message: str = "", overrule: str = "") -> Application:
+def approve(
+    *, application: Application, tier: str, by: User, at: datetime, message: str = "", overrule: str = ""
+) -> Application:
     """Approve in ``tier``: the organisation is a provider from now on, and its owners get the install line and a token.
 
     ``overrule`` is the reason for approving below the tier's requirements; a missing UPS cannot be overruled for
@@ -255,7 +269,7 @@ def approve(*, application: Application, tier: str, by: User, at: datetime, mess
 
 
 def gpus_in_words(application: Application) -> str:
-    """"2 × H100 80GB, 4 × RTX 4090 24GB"."""
+    """ "2 × H100 80GB, 4 × RTX 4090 24GB"."""
     return ", ".join(str(entry) for entry in application.entries.select_related("gpu_model"))
 
 
@@ -322,7 +336,9 @@ def _decide(application: Application, state: str, *, by: User, at: datetime, mes
     _move(application, state, by=by, at=at, message=message, overruled=overruled)
 
 
-def _move(application: Application, state: str, *, by: User, at: datetime, message: str = "", overruled: str = "") -> None:
+def _move(
+    application: Application, state: str, *, by: User, at: datetime, message: str = "", overruled: str = ""
+) -> None:
     if state not in TRANSITIONS[application.state]:
         raise WrongState(state=application.get_state_display())
     ApplicationEvent.objects.create(
@@ -339,7 +355,12 @@ def _move(application: Application, state: str, *, by: User, at: datetime, messa
 
 
 def _tell(
-    application: Application, event: Event, *, at: datetime, data: dict[str, Any] | None = None, secret: dict[str, str] | None = None
+    application: Application,
+    event: Event,
+    *,
+    at: datetime,
+    data: dict[str, Any] | None = None,
+    secret: dict[str, str] | None = None,
 ) -> None:
     # The count of events numbers the steps: an application may be asked and answered more than once.
     step = application.events.count()

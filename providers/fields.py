@@ -22,7 +22,9 @@ class WholeNumberField(forms.Field):
     """A whole number from ``least`` to ``most``; Arabic digits are read too. A refusal repeats what was typed."""
 
     def __init__(self, *, least: int, most: int, not_a_number: Any, out_of_range: Any, **kwargs: Any) -> None:
-        super().__init__(widget=forms.TextInput(attrs={"inputmode": "numeric", "dir": "ltr", "maxlength": "20"}), **kwargs)
+        super().__init__(
+            widget=forms.TextInput(attrs={"inputmode": "numeric", "dir": "ltr", "maxlength": "20"}), **kwargs
+        )
         self.least, self.most = least, most
         self.not_a_number, self.out_of_range = not_a_number, out_of_range
 
@@ -42,7 +44,9 @@ class GbpsField(forms.Field):
     """A speed in Gbps with up to three decimals. A number of Mbps is refused with what it would be here."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(widget=forms.TextInput(attrs={"inputmode": "decimal", "dir": "ltr", "maxlength": "20"}), **kwargs)
+        super().__init__(
+            widget=forms.TextInput(attrs={"inputmode": "decimal", "dir": "ltr", "maxlength": "20"}), **kwargs
+        )
 
     def clean(self, value: Any) -> Decimal:
         text = _text(value)
@@ -52,14 +56,18 @@ class GbpsField(forms.Field):
             raise forms.ValidationError(self._not_a_number(text, plain))
         speed = Decimal(plain)
         if speed <= 0:
-            raise forms.ValidationError(_("“%(typed)s” is not a speed. Write a number above 0, like 0.3.") % {"typed": text[:30]})
+            raise forms.ValidationError(
+                _("“%(typed)s” is not a speed. Write a number above 0, like 0.3.") % {"typed": text[:30]}
+            )
         if speed > MOST_GBPS:
             raise forms.ValidationError(
                 _("“%(typed)s” is more than %(most)s Gbps. %(typed)s Mbps is %(gbps)s.")
                 % {"typed": text[:30], "most": MOST_GBPS, "gbps": _as_gbps(speed)}
             )
         if speed != speed.quantize(Decimal("0.001")):
-            raise forms.ValidationError(_("“%(typed)s” has more than three decimals. 1 Mbps is 0.001.") % {"typed": text[:30]})
+            raise forms.ValidationError(
+                _("“%(typed)s” has more than three decimals. 1 Mbps is 0.001.") % {"typed": text[:30]}
+            )
         return speed
 
     def _not_a_number(self, text: str, plain: str) -> str:

@@ -69,7 +69,10 @@ class ContactForm(forms.Form):
         },
     )
     company = forms.CharField(
-        label=_lazy("Company"), max_length=120, required=False, widget=forms.TextInput(attrs={"autocomplete": "organization"})
+        label=_lazy("Company"),
+        max_length=120,
+        required=False,
+        widget=forms.TextInput(attrs={"autocomplete": "organization"}),
     )
     ups = forms.BooleanField(
         label=_lazy("The machines run behind a UPS"),
@@ -113,7 +116,10 @@ class EntryForm(forms.Form):
 
     gpu_model = forms.ChoiceField(
         label=_lazy("Model"),
-        error_messages={"required": _lazy("Choose a model, or “Other”."), "invalid_choice": _lazy("Choose a model of the list, or “Other”.")},
+        error_messages={
+            "required": _lazy("Choose a model, or “Other”."),
+            "invalid_choice": _lazy("Choose a model of the list, or “Other”."),
+        },
     )
     other_model = forms.CharField(
         label=_lazy("Model, if not in the list"),
@@ -137,8 +143,12 @@ class EntryForm(forms.Form):
         out_of_range=_lazy("“%(typed)s” is not possible here. Write %(least)s to %(most)s GB."),
         error_messages={"required": _lazy("Write how much memory the host has for these GPUs.")},
     )
-    download_gbps = GbpsField(label=_lazy("Download"), error_messages={"required": _lazy("Write the measured download speed.")})
-    upload_gbps = GbpsField(label=_lazy("Upload"), error_messages={"required": _lazy("Write the measured upload speed.")})
+    download_gbps = GbpsField(
+        label=_lazy("Download"), error_messages={"required": _lazy("Write the measured download speed.")}
+    )
+    upload_gbps = GbpsField(
+        label=_lazy("Upload"), error_messages={"required": _lazy("Write the measured upload speed.")}
+    )
     country = forms.ChoiceField(
         label=_lazy("Country"),
         widget=LongSelect,
@@ -159,7 +169,9 @@ class EntryForm(forms.Form):
         label=_lazy("Time zone"),
         max_length=64,
         required=False,
-        widget=forms.TextInput(attrs={"list": "zones", "autocomplete": "off", "data-ltr": True, "data-guess-zone": True}),
+        widget=forms.TextInput(
+            attrs={"list": "zones", "autocomplete": "off", "data-ltr": True, "data-guess-zone": True}
+        ),
     )
     hours = forms.TypedMultipleChoiceField(
         label=_lazy("Weekly hours"),
@@ -173,7 +185,10 @@ class EntryForm(forms.Form):
         super().__init__(data, prefix=f"entry-{key}")
         self.key = key
         self.models = {model.slug: model for model in models}
-        model, country = cast(forms.ChoiceField, self.fields["gpu_model"]), cast(forms.ChoiceField, self.fields["country"])
+        model, country = (
+            cast(forms.ChoiceField, self.fields["gpu_model"]),
+            cast(forms.ChoiceField, self.fields["country"]),
+        )
         model.choices = _model_choices(models)
         country.choices = [("", _("Choose a country")), *countries()]
 
@@ -211,7 +226,10 @@ class EntryForm(forms.Form):
         return [
             {
                 "name": str(WEEKDAYS[day]),
-                "hours": [{"value": 24 * day + hour, "clock": f"{hour:02d}", "chosen": 24 * day + hour in chosen} for hour in range(24)],
+                "hours": [
+                    {"value": 24 * day + hour, "clock": f"{hour:02d}", "chosen": 24 * day + hour in chosen}
+                    for hour in range(24)
+                ],
                 "says": _runs({hour - 24 * day for hour in chosen if hour // 24 == day}),
                 "full": {*range(24 * day, 24 * day + 24)} <= chosen,
             }
@@ -220,7 +238,7 @@ class EntryForm(forms.Form):
 
     @property
     def title(self) -> str:
-        """"4 × RTX A6000 48GB", as far as it is known."""
+        """ "4 × RTX A6000 48GB", as far as it is known."""
         chosen, quantity = self["gpu_model"].value(), str(self["quantity"].value() or "").strip()
         other = str(self["other_model"].value() or "").strip() if chosen == OTHER else ""
         name = self.models[chosen].name if chosen in self.models else other
@@ -319,12 +337,18 @@ class ApplicationForm:
     def typed(self) -> Typed:
         """The fields of this form and no others (no CSRF token, no buttons), each text cut to one character more than any field takes."""
         known = {"row", *self.contact.fields, *(form.add_prefix(name) for form in self.entries for name in form.fields)}
-        return {name: [text[: LONGEST_TEXT + 1].replace("\0", "") for text in self.data.getlist(name)][:HOURS_A_WEEK] for name in self.data if name in known}
+        return {
+            name: [text[: LONGEST_TEXT + 1].replace("\0", "") for text in self.data.getlist(name)][:HOURS_A_WEEK]
+            for name in self.data
+            if name in known
+        }
 
     def is_valid(self) -> bool:
         """Precondition: checked. Every form is judged, so that all refusals show at once."""
         if len(self.entries) > MOST_ENTRIES:
-            self.refusal = _("One application holds at most %(most)s entries. Put like GPUs of one site into one entry.") % {"most": MOST_ENTRIES}
+            self.refusal = _(
+                "One application holds at most %(most)s entries. Put like GPUs of one site into one entry."
+            ) % {"most": MOST_ENTRIES}
         elif not self.entries:
             self.refusal = _("An application names at least one entry of GPUs.")
         return all([form.is_valid() for form in (self.contact, *self.entries)]) and not self.refusal
@@ -411,14 +435,17 @@ def _blank_entry(key: str) -> Typed:
 
 def _model_choices(models: Sequence[GpuModel]) -> list[Any]:
     groups = [
-        (str(GpuModel.Klass(klass).label).capitalize(), [(model.slug, model.name) for model in models if model.klass == klass])
+        (
+            str(GpuModel.Klass(klass).label).capitalize(),
+            [(model.slug, model.name) for model in models if model.klass == klass],
+        )
         for klass in GpuModel.Klass.values
     ]
     return [("", _("Choose a model")), *(group for group in groups if group[1]), (OTHER, _("Other, not in the list"))]
 
 
 def _runs(hours: set[int]) -> str:
-    """"00–07, 18–24" of one day's hours."""
+    """ "00–07, 18–24" of one day's hours."""
     starts = sorted(hour for hour in hours if hour - 1 not in hours)
     ends = sorted(hour + 1 for hour in hours if hour + 1 not in hours)
     return ", ".join(f"{start:02d}–{end:02d}" for start, end in zip(starts, ends, strict=True))

@@ -28,7 +28,9 @@ class KeyUnknown(Refusal):
 
 class KeyUsed(Refusal):
     code = "key_used"
-    message = _("This enrolment token has connected another machine already. Make a new one, or an API key, in the provider dashboard.")
+    message = _(
+        "This enrolment token has connected another machine already. Make a new one, or an API key, in the provider dashboard."
+    )
 
 
 class KeyExpired(Refusal):
@@ -79,7 +81,13 @@ def make_api_key(*, provider: Provider, name: str, by: User, at: datetime) -> st
         raise KeyNameMissing
     text, prefix, sha256 = new_token(API_KEY_PREFIX)
     EnrolmentKey.objects.create(
-        provider=provider, kind=EnrolmentKey.Kind.API_KEY, name=name[:60], prefix=prefix, hash=sha256, created_by=by, created_at=at
+        provider=provider,
+        kind=EnrolmentKey.Kind.API_KEY,
+        name=name[:60],
+        prefix=prefix,
+        hash=sha256,
+        created_by=by,
+        created_at=at,
     )
     return text
 
@@ -111,10 +119,20 @@ def verify(*, text: str, fingerprint: str, address: str | None, at: datetime) ->
     Two hosts at once with one token: the row lock lets one through, the other gets KeyUsed. Call it inside the
     transaction of the enrolment: one that fails gives the token back. Raises KeyUnknown, KeyRevoked, KeyUsed, KeyExpired.
     """
-    key = EnrolmentKey.objects.select_for_update(of=("self",)).select_related("provider").filter(hash=digest(text.strip())).first()
+    key = (
+        EnrolmentKey.objects.select_for_update(of=("self",))
+        .select_related("provider")
+        .filter(hash=digest(text.strip()))
+        .first()
+    )
     if key is None:
         raise KeyUnknown
-    if key.revoked_at is None and key.kind == EnrolmentKey.Kind.TOKEN and key.used_at and key.used_fingerprint != fingerprint:
+    if (
+        key.revoked_at is None
+        and key.kind == EnrolmentKey.Kind.TOKEN
+        and key.used_at
+        and key.used_fingerprint != fingerprint
+    ):
         raise KeyUsed
     _refuse_ended(key, at)
     if key.kind == EnrolmentKey.Kind.TOKEN and key.used_at is None:

@@ -11,7 +11,9 @@ SUBMITTED = Event(
     name="application_submitted",
     subject=_("Application received: %(gpus)s"),
     paragraphs=(
-        _("Your application to provide %(gpus)s has arrived. A person reads it and answers by %(due_at)s at the latest."),
+        _(
+            "Your application to provide %(gpus)s has arrived. A person reads it and answers by %(due_at)s at the latest."
+        ),
         _("You can look at it, or withdraw it, at any time until then."),
     ),
     action=_("Open the application"),
@@ -20,7 +22,9 @@ SUBMITTED = Event(
 RESUBMITTED = Event(
     name="application_resubmitted",
     subject=_("Your answer has arrived: %(gpus)s"),
-    paragraphs=(_("Your application is back in the review, with your answer. It is decided by %(due_at)s at the latest."),),
+    paragraphs=(
+        _("Your application is back in the review, with your answer. It is decided by %(due_at)s at the latest."),
+    ),
     action=_("Open the application"),
     path=_PATH,
 )
@@ -60,9 +64,13 @@ WITHDRAWN = Event(
 )
 
 _INSTALL = (
-    _("Run the line below on each machine. Docker %(docker)s or newer and the NVIDIA Container Toolkit %(toolkit)s or newer must be there; the installer checks both and then asks for your token."),
+    _(
+        "Run the line below on each machine. Docker %(docker)s or newer and the NVIDIA Container Toolkit %(toolkit)s or newer must be there; the installer checks both and then asks for your token."
+    ),
     _("Your enrolment token, for one machine, valid until %(expires_at)s: %(secret_token)s"),
-    _("For further machines make an API key in the dashboard. The machine shows as Connected within a few minutes, benchmarks start by themselves, and then you set your price."),
+    _(
+        "For further machines make an API key in the dashboard. The machine shows as Connected within a few minutes, benchmarks start by themselves, and then you set your price."
+    ),
 )
 # One event a tier, so that the tier is a word of the reader's language and not a field.
 APPROVED = {
@@ -70,7 +78,9 @@ APPROVED = {
         name="application_approved_community",
         subject=_("Approved: connect your machines to GPUnex"),
         paragraphs=(
-            _("Your application is approved: %(gpus)s join the marketplace in the community tier. The platform keeps %(fee)s %% of what renters pay; you keep %(kept)s %%."),
+            _(
+                "Your application is approved: %(gpus)s join the marketplace in the community tier. The platform keeps %(fee)s %% of what renters pay; you keep %(kept)s %%."
+            ),
             "%(message)s",
             *_INSTALL,
         ),
@@ -83,7 +93,9 @@ APPROVED = {
         name="application_approved_enterprise",
         subject=_("Approved: connect your machines to GPUnex"),
         paragraphs=(
-            _("Your application is approved: %(gpus)s join the marketplace in the enterprise tier. The platform keeps %(fee)s %% of what renters pay; you keep %(kept)s %%."),
+            _(
+                "Your application is approved: %(gpus)s join the marketplace in the enterprise tier. The platform keeps %(fee)s %% of what renters pay; you keep %(kept)s %%."
+            ),
             "%(message)s",
             *_INSTALL,
         ),

@@ -137,7 +137,11 @@ def _models(facts: Facts, policy: TierPolicy) -> Check:
             return "bad", _("%(model)s is a consumer model") % {"model": entry.model.name}
         return "ok", ""
 
-    text = _("Datacenter or workstation models of the catalogue") if enterprise else _("Catalogue models; others case by case")
+    text = (
+        _("Datacenter or workstation models of the catalogue")
+        if enterprise
+        else _("Catalogue models; others case by case")
+    )
     return _per_entry(facts, text, judge)
 
 
@@ -160,7 +164,10 @@ def _internet(facts: Facts, policy: TierPolicy) -> Check:
     def judge(entry: EntryFacts) -> tuple[State, str]:
         slow = [
             words % {"gbps": _plain(speed)}
-            for words, speed in ((_("download %(gbps)s Gbps"), entry.download_gbps), (_("upload %(gbps)s Gbps"), entry.upload_gbps))
+            for words, speed in (
+                (_("download %(gbps)s Gbps"), entry.download_gbps),
+                (_("upload %(gbps)s Gbps"), entry.upload_gbps),
+            )
             if speed is not None and speed < floor
         ]
         if slow:

@@ -38,7 +38,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("provider/machines/<uuid:public_id>/gpus/<uuid:gpu_id>/give", decisions.give, name="gpu_give"),
     path("provider/machines/<uuid:public_id>/gpus/<uuid:gpu_id>/keep", decisions.keep, name="gpu_keep"),
     path("provider/machines/<uuid:public_id>/maintenance", decisions.maintenance, name="maintenance"),
-    path("provider/machines/<uuid:public_id>/maintenance/<int:pk>/cancel", decisions.cancel_maintenance, name="maintenance_cancel"),
+    path(
+        "provider/machines/<uuid:public_id>/maintenance/<int:pk>/cancel",
+        decisions.cancel_maintenance,
+        name="maintenance_cancel",
+    ),
     path("provider/benchmarks", benchmarks.benchmark_list, name="benchmarks"),
     path("provider/benchmarks/gpus/<uuid:public_id>", benchmarks.gpu, name="benchmark_gpu"),
     path("provider/machines/<uuid:public_id>/measure", benchmarks.measure_again, name="measure_again"),

@@ -109,7 +109,9 @@ def windows_of_hours(hours: Iterable[int]) -> list[list[Any]]:
 
 def hours_of_windows(windows: Iterable[Window]) -> set[int]:
     """The hours of the week that the windows touch."""
-    return {minute // 60 % HOURS_A_WEEK for start, end in map(span, windows) for minute in range(start // 60 * 60, end, 60)}
+    return {
+        minute // 60 % HOURS_A_WEEK for start, end in map(span, windows) for minute in range(start // 60 * 60, end, 60)
+    }
 
 
 def _clock(hour: int) -> str:

@@ -66,7 +66,11 @@ def _apply(event: dict[str, Any], gpu: Gpu) -> bool:
         return _worsen(gpu, Gpu.Health.FATAL, LOST)
     if event["kind"] == "xid":
         number = event["data"].get("xid")
-        health = xid_health(number) if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= HIGHEST_XID else None
+        health = (
+            xid_health(number)
+            if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= HIGHEST_XID
+            else None
+        )
         return health is not None and _worsen(gpu, health, f"{XID}{number}")
     return False
 

@@ -53,6 +53,14 @@ def platform(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture
+def committed(transactional_db: None) -> None:
+    """For tests whose threads or processes must see what was written: the rows of the migrations, which their flush takes."""
+    from tests.hosts import seed_again  # models: Django is set up by now
+
+    seed_again()
+
+
+@pytest.fixture
 def now() -> datetime:
     return datetime.now(UTC)
 

@@ -68,7 +68,17 @@ def test_a_cluster_name_that_is_none_is_one_sentence():
 
 
 def test_one_node_of_the_chain_is_not_enough():
-    names = ("SECRET_KEY", "FIELD_KEYS", "DATABASE_URL", "REDIS_URL", "TREASURY_KEY_FILE", "USDC_MINT", "SOLANA_GENESIS_HASH", "PUBLIC_URL", "EMAIL_URL")
+    names = (
+        "SECRET_KEY",
+        "FIELD_KEYS",
+        "DATABASE_URL",
+        "REDIS_URL",
+        "TREASURY_KEY_FILE",
+        "USDC_MINT",
+        "SOLANA_GENESIS_HASH",
+        "PUBLIC_URL",
+        "EMAIL_URL",
+    )
     given = dict.fromkeys(names, "postgres://x@y/z")
     done = manage("check", **given, SOLANA_RPC_URL="https://node.example, https://node.example")
     assert done.returncode == 1

@@ -31,7 +31,18 @@ class UserAdmin(TellingAdmin):
     list_filter = ["is_staff", "is_active", "language"]
     search_fields = ["email", "full_name"]
     ordering = ["-date_joined"]
-    fields = ["email", "full_name", "language", "timezone", "is_active", "is_staff", "is_superuser", "groups", "last_login", "date_joined"]
+    fields = [
+        "email",
+        "full_name",
+        "language",
+        "timezone",
+        "is_active",
+        "is_staff",
+        "is_superuser",
+        "groups",
+        "last_login",
+        "date_joined",
+    ]
     filter_horizontal = ["groups"]
     inlines = [MembershipInline]
 

@@ -24,7 +24,9 @@ class LanguageMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        language = request.user.language if request.user.is_authenticated else translation.get_language_from_request(request)
+        language = (
+            request.user.language if request.user.is_authenticated else translation.get_language_from_request(request)
+        )
         # Machines speak English only, whatever their HTTP client claims to prefer.
         if request.path.startswith("/api/agent/"):
             language = "en"
@@ -72,7 +74,11 @@ class AdminDoorMiddleware:
         if match.url_name == "logout":
             return None
         if not request.user.is_authenticated:
-            back = request.GET.get("next", reverse("admin:index")) if match.url_name == "login" else request.get_full_path()
+            back = (
+                request.GET.get("next", reverse("admin:index"))
+                if match.url_name == "login"
+                else request.get_full_path()
+            )
             return redirect(f"{reverse(settings.LOGIN_URL)}?{urlencode({'next': back})}")
         if not request.user.is_staff:
             raise Http404

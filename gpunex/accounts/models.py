@@ -94,7 +94,9 @@ class Membership(models.Model):
         VIEWER = "viewer", _("viewer")
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships", verbose_name=_("user"))
-    organisation = models.ForeignKey(Organisation, on_delete=models.CASCADE, related_name="memberships", verbose_name=_("organisation"))
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.CASCADE, related_name="memberships", verbose_name=_("organisation")
+    )
     role = models.CharField(_("role"), max_length=10, choices=Role.choices, default=Role.OWNER)
     created_at = models.DateTimeField(_("created at"), default=now)
 
@@ -123,7 +125,9 @@ class Notice(models.Model):
     class Meta:
         verbose_name = _("notice")
         verbose_name_plural = _("notices")
-        indexes = [models.Index(name="notice_unread", fields=["organisation", "-created_at"], condition=Q(read_at=None))]
+        indexes = [
+            models.Index(name="notice_unread", fields=["organisation", "-created_at"], condition=Q(read_at=None))
+        ]
 
     def __str__(self) -> str:
         return self.key

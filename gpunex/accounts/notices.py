@@ -72,14 +72,22 @@ def recipients(organisation: Organisation) -> Iterable[Any]:
     """The users who get the organisation's mail: its owners."""
     return [
         membership.user
-        for membership in Membership.objects.filter(organisation=organisation, role=Membership.Role.OWNER, user__is_active=True)
+        for membership in Membership.objects.filter(
+            organisation=organisation, role=Membership.Role.OWNER, user__is_active=True
+        )
         .select_related("user")
         .order_by("pk")
     ]
 
 
 def notify(
-    *, organisation: Organisation, event: Event, key: str, at: datetime, data: dict[str, Any] | None = None, secret: dict[str, str] | None = None
+    *,
+    organisation: Organisation,
+    event: Event,
+    key: str,
+    at: datetime,
+    data: dict[str, Any] | None = None,
+    secret: dict[str, str] | None = None,
 ) -> None:
     """Tell ``organisation``. Precondition: inside a transaction. The same key again tells nothing twice."""
     data = data or {}
@@ -91,7 +99,9 @@ def notify(
     for user in recipients(organisation):
         with translation.override(user.language):
             subject, text, html = render(event, data=data, secret=secret or {})
-        mail.queue(key=f"{key}:{user.pk}", event=event.name, to=user.email, subject=subject, text=text, html=html, at=at)
+        mail.queue(
+            key=f"{key}:{user.pk}", event=event.name, to=user.email, subject=subject, text=text, html=html, at=at
+        )
 
 
 def render(event: Event, *, data: dict[str, Any], secret: dict[str, str]) -> tuple[str, str, str]:
@@ -116,7 +126,14 @@ def in_words(notice: Notice) -> dict[str, Any]:
     """A notice for a page, in the active language: ``subject``, ``paragraphs``, ``action``, ``path``, ``state``, ``at``."""
     event = EVENTS.get(notice.event)
     if event is None:  # an event of an older version: its name is better than nothing
-        return {"subject": notice.event, "paragraphs": [], "action": "", "path": "", "state": "info", "at": notice.created_at}
+        return {
+            "subject": notice.event,
+            "paragraphs": [],
+            "action": "",
+            "path": "",
+            "state": "info",
+            "at": notice.created_at,
+        }
     fields = shown(notice.data)
     return {
         "subject": str(event.subject) % fields,

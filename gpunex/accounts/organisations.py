@@ -14,7 +14,9 @@ def open_personal(*, user: User, at: datetime) -> Organisation:
     existing = Organisation.objects.filter(created_by=user, personal=True).first()
     if existing is not None:
         return existing
-    organisation = Organisation.objects.create(name=user.full_name or user.email.split("@")[0], created_by=user, created_at=at)
+    organisation = Organisation.objects.create(
+        name=user.full_name or user.email.split("@")[0], created_by=user, created_at=at
+    )
     Membership.objects.create(user=user, organisation=organisation, role=Membership.Role.OWNER, created_at=at)
     return organisation
 
@@ -25,11 +27,16 @@ MAY_ACT = (Membership.Role.OWNER, Membership.Role.MEMBER)
 
 def may_act(user: User, organisation: Organisation | None) -> bool:
     """Whether ``user`` may rent, stop and offer things in the name of ``organisation``."""
-    return bool(organisation) and Membership.objects.filter(user=user, organisation=organisation.pk, role__in=MAY_ACT).exists()
+    if not organisation:
+        return False
+    return Membership.objects.filter(user=user, organisation=organisation.pk, role__in=MAY_ACT).exists()
 
 
 def acting_for(user: User, chosen_id: str | None) -> Organisation | None:
     """The organisation chosen in the session if the user belongs to it, else their first one."""
     memberships = Membership.objects.filter(user=user).select_related("organisation").order_by("pk")
     organisations = [membership.organisation for membership in memberships]
-    return next((found for found in organisations if str(found.public_id) == chosen_id), organisations[0] if organisations else None)
+    return next(
+        (found for found in organisations if str(found.public_id) == chosen_id),
+        organisations[0] if organisations else None,
+    )

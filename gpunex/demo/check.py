@@ -56,7 +56,10 @@ class Story:
         self.token = self.machine_path = self.offer_path = self.rental_path = ""
         self.charged_micro = self.earned_micro = self._told = 0
         self.steps: list[tuple[str, Callable[[], str]]] = [
-            ("A person signs up and confirms the address", lambda: self._sign_up(self.provider, self.provider_email, "Check Provider")),
+            (
+                "A person signs up and confirms the address",
+                lambda: self._sign_up(self.provider, self.provider_email, "Check Provider"),
+            ),
             ("Applies with two GPU entries; a third is added and removed", self._apply),
             ("An administrator approves; the mail brings a token", self._approve),
             ("The install script is served", self._install_script),
@@ -154,9 +157,14 @@ class Story:
         form = page.form(having="row")
         if form.fields["row"] != ["0", "1"] or form.fields["entry-1-quantity"] != ["1"]:
             raise Unexpected("removing the third entry lost what was typed in the others")
-        refused = self.provider.submit(page, form, press="review", expect=422, **{"entry-0-quantity": "10000", "entry-1-upload_gbps": "abc"})
+        refused = self.provider.submit(
+            page, form, press="review", expect=422, **{"entry-0-quantity": "10000", "entry-1-upload_gbps": "abc"}
+        )
         page = self.provider.submit(
-            refused, refused.form(having="row"), press="review", **{"entry-0-quantity": "2", "entry-1-upload_gbps": "0.5"}
+            refused,
+            refused.form(having="row"),
+            press="review",
+            **{"entry-0-quantity": "2", "entry-1-upload_gbps": "0.5"},
         )
         page = self.provider.submit(page, page.form(action="/review"))
         if "/roles/applications/" not in page.path:
@@ -184,7 +192,9 @@ class Story:
         if not decisions:
             raise Unexpected(f"the review queue does not show the application: {queue.summary()}")
         page = self.admin.get(urlsplit(decisions[0]).path)
-        if not any("decision" in form.fields or any(name == "decision" for name, _ in form.buttons) for form in page.forms):
+        if not any(
+            "decision" in form.fields or any(name == "decision" for name, _ in form.buttons) for form in page.forms
+        ):
             more = page.links(r"/decision|/decide")
             if more:
                 page = self.admin.get(urlsplit(more[0]).path)
@@ -264,7 +274,11 @@ class Story:
             self._agent_lives()
             page = self.provider.get("/provider/benchmarks")
             scores = re.findall(r"\b(\d{2,3}\.\d{1,2})\s?%?", page.text)
-            if "TFLOPS" in page.text and scores and not re.search(r"measured now|being measured", page.text, re.IGNORECASE):
+            if (
+                "TFLOPS" in page.text
+                and scores
+                and not re.search(r"measured now|being measured", page.text, re.IGNORECASE)
+            ):
                 return f"score {scores[0]} of this model's 100"
         raise Unexpected(f"no benchmark result came: {page.summary()}")
 
@@ -345,7 +359,9 @@ class Story:
         self.charged_micro = parse_usdc(shown[1] + shown[2])
         expected = parse_usdc(PRICE) * seconds // 3600
         if self.charged_micro != expected or seconds < 10:
-            raise Unexpected(f"{seconds} s at {PRICE} USDC an hour were charged {self.charged_micro} micro-USDC, not {expected}")
+            raise Unexpected(
+                f"{seconds} s at {PRICE} USDC an hour were charged {self.charged_micro} micro-USDC, not {expected}"
+            )
         self.earned_micro = expected - expected * COMMUNITY_FEE_BPS // 10_000
         left = as_decimal_string((DEPOSIT_MICRO - expected) // 10_000 * 10_000)
         for browser, path, amount in (
@@ -382,7 +398,11 @@ class Story:
             for _ in self._until("the payout on chain", seconds=40):
                 page = self.provider.get("/provider/payouts")
                 signature = re.search(r"\b([1-9A-HJ-NP-Za-km-z]{86,88})\b", page.body)
-                if signature and rpc.get_token_balance(ata(address, settings.USDC_MINT)) == self.earned_micro and "paid" in page.text.lower():
+                if (
+                    signature
+                    and rpc.get_token_balance(ata(address, settings.USDC_MINT)) == self.earned_micro
+                    and "paid" in page.text.lower()
+                ):
                     return f"{as_decimal_string(self.earned_micro)} USDC, signature {signature[1][:10]}…"
         raise Unexpected(f"the payout did not arrive: {page.summary()}")
 

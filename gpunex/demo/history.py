@@ -54,7 +54,9 @@ def write(*, days: int, at: datetime) -> None:
     source = random.Random(20261014)
     renters = [Organisation.objects.get(created_by__email=person.email) for person, _ in RENTERS]
     demo_renter = Organisation.objects.get(created_by__email=people.RENTER.email)
-    machines = list(Machine.objects.live().filter(simulated=True).select_related("provider__organisation").order_by("name"))
+    machines = list(
+        Machine.objects.live().filter(simulated=True).select_related("provider__organisation").order_by("name")
+    )
     fees = {policy.tier: policy.fee_bps for policy in TierPolicy.objects.all()}
     past: list[tuple[Stint, Listing]] = []
     for machine in machines:
@@ -63,13 +65,19 @@ def write(*, days: int, at: datetime) -> None:
             _backdate(machine, began)
             _connections(machine, began, source)
             _benchmarks(machine, began, source, at=at)
-        for listing in Listing.objects.filter(machine=machine, price_micro__isnull=False).select_related("gpu_model", "machine__provider"):
+        for listing in Listing.objects.filter(machine=machine, price_micro__isnull=False).select_related(
+            "gpu_model", "machine__provider"
+        ):
             past += [(stint, listing) for stint in _stints(listing, began, source, at=at)]
     # In the order in which they ended, so that statements read as they would have been written.
     past.sort(key=lambda pair: pair[0].end)
     if not Request.objects.filter(key__startswith="past-").exists():
         for stint, listing in past:
-            renter = demo_renter if source.random() < 0.04 and stint.end > at - timedelta(days=20) else source.choice(renters)
+            renter = (
+                demo_renter
+                if source.random() < 0.04 and stint.end > at - timedelta(days=20)
+                else source.choice(renters)
+            )
             _rental(listing, renter, stint, fee_bps=fees[listing.tier], source=source)
     # Scored before there was a past: once more, week by week.
     Score.objects.filter(machine__in=machines).delete()
@@ -104,7 +112,15 @@ def _connections(machine: Machine, began: datetime, source: random.Random) -> No
 def _benchmarks(machine: Machine, began: datetime, source: random.Random, *, at: datetime) -> None:
     """Weekly runs before the real one, a little around its values."""
     real = list(Benchmark.objects.filter(gpu__machine=machine, state=Benchmark.State.ACCEPTED).select_related("gpu"))
-    measures = ("fp16_tflops", "fp32_tflops", "tensor_tflops", "vram_read_gbps", "vram_write_gbps", "disk_read_mb_s", "disk_write_mb_s")
+    measures = (
+        "fp16_tflops",
+        "fp32_tflops",
+        "tensor_tflops",
+        "vram_read_gbps",
+        "vram_write_gbps",
+        "disk_read_mb_s",
+        "disk_write_mb_s",
+    )
     when = began + timedelta(minutes=12)
     while real and when < at - timedelta(days=3):
         workload = Workload.objects.create(
@@ -122,7 +138,11 @@ def _benchmarks(machine: Machine, began: datetime, source: random.Random, *, at:
         rows = []
         for benchmark in real:
             drift = 1 + source.gauss(0, 0.004)
-            values = {name: round(getattr(benchmark, name) * drift, 2) for name in measures if getattr(benchmark, name) is not None}
+            values = {
+                name: round(getattr(benchmark, name) * drift, 2)
+                for name in measures
+                if getattr(benchmark, name) is not None
+            }
             rows.append(
                 Benchmark(
                     gpu=benchmark.gpu,
@@ -147,7 +167,9 @@ def _benchmarks(machine: Machine, began: datetime, source: random.Random, *, at:
 
 def _stints(listing: Listing, began: datetime, source: random.Random, *, at: datetime) -> Iterator[Stint]:
     """Rentals one after another on the listing's GPUs, busier on working days, all over before now."""
-    gpus = list(Gpu.objects.offerable().filter(machine=listing.machine, variant__model=listing.gpu_model).order_by("index"))
+    gpus = list(
+        Gpu.objects.offerable().filter(machine=listing.machine, variant__model=listing.gpu_model).order_by("index")
+    )
     if not gpus:
         return
     appetite = source.uniform(0.35, 0.85)
@@ -161,7 +183,15 @@ def _stints(listing: Listing, began: datetime, source: random.Random, *, at: dat
         count = min(len(gpus), source.choice((1, 1, 2, 2, 4, 8)))
         first = source.randrange(len(gpus) - count + 1)
         roll = source.random()
-        cause = "completed" if roll < 0.72 else "stopped" if roll < 0.93 else "exit_nonzero" if roll < 0.985 else "host_restart"
+        cause = (
+            "completed"
+            if roll < 0.72
+            else "stopped"
+            if roll < 0.93
+            else "exit_nonzero"
+            if roll < 0.985
+            else "host_restart"
+        )
         yield Stint(tuple(gpus[first : first + count]), when, end, cause)
         when = end + timedelta(hours=hours * (1 - appetite) / appetite * source.uniform(0.5, 1.5) + 0.2)
 
@@ -214,9 +244,12 @@ def _rental(listing: Listing, renter: Organisation, stint: Stint, *, fee_bps: in
     metering.prove(until={meter.pk: end})
     rental.meter = metering.close_meter(meter=meter, ended_at=end, at=end)
     rental.save()
-    RentalGpu.objects.bulk_create(RentalGpu(rental=rental, gpu=gpu, position=index) for index, gpu in enumerate(stint.gpus))
+    RentalGpu.objects.bulk_create(
+        RentalGpu(rental=rental, gpu=gpu, position=index) for index, gpu in enumerate(stint.gpus)
+    )
     GpuClaim.objects.bulk_create(
-        GpuClaim(gpu=gpu, period=DateTimeTZRange(asked, end), kind=GpuClaim.Kind.RENTAL, reference=rental.public_id) for gpu in stint.gpus
+        GpuClaim(gpu=gpu, period=DateTimeTZRange(asked, end), kind=GpuClaim.Kind.RENTAL, reference=rental.public_id)
+        for gpu in stint.gpus
     )
     workload = Workload.objects.create(
         machine=machine,
@@ -234,10 +267,17 @@ def _rental(listing: Listing, renter: Organisation, stint: Stint, *, fee_bps: in
         created_at=asked,
     )
     Job.objects.create(rental=rental, workload=workload)
-    incidents.record_outcome(machine=machine, reference=rental.public_id, cause=stint.cause, provider_fault=fault, at=end)
+    incidents.record_outcome(
+        machine=machine, reference=rental.public_id, cause=stint.cause, provider_fault=fault, at=end
+    )
     if fault:
         incidents.record_incident(
-            machine=machine, key=f"rental:{rental.public_id}", cause=stint.cause, at=end, reference=rental.public_id, evidence={"at": iso_z(end)}
+            machine=machine,
+            key=f"rental:{rental.public_id}",
+            cause=stint.cause,
+            at=end,
+            reference=rental.public_id,
+            evidence={"at": iso_z(end)},
         )
 
 
@@ -272,6 +312,12 @@ def _pay_some() -> None:
     if Payout.objects.exists():
         return
     chosen = list(Provider.objects.filter(organisation__created_by__email__in=shown))
-    chosen += list(Provider.objects.exclude(pk__in=[provider.pk for provider in chosen]).order_by("pk")[: PAID_PROVIDERS - len(chosen)])
+    chosen += list(
+        Provider.objects.exclude(pk__in=[provider.pk for provider in chosen]).order_by("pk")[
+            : PAID_PROVIDERS - len(chosen)
+        ]
+    )
     for provider in chosen:
-        runs.pay_off_cycle(organisation=provider.organisation, by=admin, reason="First payout of the demonstration", at=timezone.now())
+        runs.pay_off_cycle(
+            organisation=provider.organisation, by=admin, reason="First payout of the demonstration", at=timezone.now()
+        )

@@ -42,7 +42,17 @@ class House:
 
 
 def _house(
-    email: str, name: str, company: str, tier: Tier, country: str, city: str, zone: str, gbps: str, months: int, hosts: str, prices: str
+    email: str,
+    name: str,
+    company: str,
+    tier: Tier,
+    country: str,
+    city: str,
+    zone: str,
+    gbps: str,
+    months: int,
+    hosts: str,
+    prices: str,
 ) -> House:
     """Hosts as "name:profile×count …", prices as "profile=price …"."""
     models = {
@@ -62,7 +72,16 @@ def _house(
     person = next((known for known in (PROVIDER, PROVIDER_AR) if known.email == email), Person("provider", email, name))
     asked = dict(pair.split("=") for pair in prices.split())
     return House(
-        person, company, tier, country, city, zone, Decimal(gbps), months, tuple(made), {models[card]: price for card, price in asked.items()}
+        person,
+        company,
+        tier,
+        country,
+        city,
+        zone,
+        Decimal(gbps),
+        months,
+        tuple(made),
+        {models[card]: price for card, price in asked.items()},
     )
 
 

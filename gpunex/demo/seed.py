@@ -98,7 +98,11 @@ def _open_house(house: House, *, at: datetime) -> str:
         application = applications.open_application(organisation=organisation, by=user, at=applied)
         applications.submit(application=application, answers=_answers(organisation, house), by=user, at=applied)
         applications.approve(
-            application=application, tier=house.tier, by=_admin(), at=applied + timedelta(days=1), overrule="The site was visited."
+            application=application,
+            tier=house.tier,
+            by=_admin(),
+            at=applied + timedelta(days=1),
+            overrule="The site was visited.",
         )
         provider = Provider.objects.get(organisation=organisation)
     for model, price in house.prices.items():
@@ -109,7 +113,9 @@ def _open_house(house: House, *, at: datetime) -> str:
             by=user,
             at=at - timedelta(days=DAYS_OF_PAST),
         )
-    connect_wallet(organisation=organisation, address=str(Keypair().pubkey()), by=user, at=at - timedelta(days=DAYS_OF_PAST))
+    connect_wallet(
+        organisation=organisation, address=str(Keypair().pubkey()), by=user, at=at - timedelta(days=DAYS_OF_PAST)
+    )
     return keys.make_api_key(provider=provider, name="demonstration hosts", by=user, at=at)
 
 
@@ -143,7 +149,13 @@ def _leave_an_application(at: datetime) -> None:
     if Application.objects.filter(organisation=organisation).exists():
         return
     application = applications.open_application(organisation=organisation, by=organisation.created_by, at=at)
-    site = {"download_gbps": Decimal(1), "upload_gbps": Decimal("0.5"), "country": "EG", "city": "Cairo", "timezone": "Africa/Cairo"}
+    site = {
+        "download_gbps": Decimal(1),
+        "upload_gbps": Decimal("0.5"),
+        "country": "EG",
+        "city": "Cairo",
+        "timezone": "Africa/Cairo",
+    }
     answers = Answers(
         full_name=APPLICANT.name,
         email=APPLICANT.email,
@@ -181,7 +193,8 @@ def _wait_for_fleet(expected: int, *, say: Callable[[str], None]) -> int:
     told = time.monotonic()
     while True:
         measured = (
-            Machine.objects.live().filter(simulated=True, last_seen_at__gt=timezone.now() - timedelta(seconds=40))
+            Machine.objects.live()
+            .filter(simulated=True, last_seen_at__gt=timezone.now() - timedelta(seconds=40))
             .exclude(pk__in=Gpu.objects.present().filter(benchmarked_at=None).values("machine"))
             .count()
         )
@@ -195,4 +208,3 @@ def _wait_for_fleet(expected: int, *, say: Callable[[str], None]) -> int:
 
 def _admin() -> User:
     return User.objects.get(email=people.ADMIN.email)
-

@@ -25,7 +25,11 @@ def configure(options: dict[str, Any]) -> None:
                 "structured": {
                     "()": structlog.stdlib.ProcessorFormatter,
                     "foreign_pre_chain": shared,
-                    "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, renderer],
+                    "processors": [
+                        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                        structlog.processors.format_exc_info,
+                        renderer,
+                    ],
                 }
             },
             "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "structured"}},

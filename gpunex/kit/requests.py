@@ -17,7 +17,14 @@ _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
 # What stands behind these is a secret: whoever reads it in a log could confirm an address, or set a password.
 _SECRET_PATH = re.compile(r"(/account/(?:confirm-email|password/reset/key)/)[^/]+")
 # Polled so often that a line each would drown the rest.
-_QUIET = ("/static/", "/health/", "/metrics", "/api/agent/v1/heartbeat", "/api/agent/v1/assignments", "/api/agent/v1/telemetry")
+_QUIET = (
+    "/static/",
+    "/health/",
+    "/metrics",
+    "/api/agent/v1/heartbeat",
+    "/api/agent/v1/assignments",
+    "/api/agent/v1/telemetry",
+)
 
 
 class RequestIdMiddleware:

@@ -39,7 +39,9 @@ def deliver_due(*, at: datetime, limit: int = 50) -> int:
     sent = 0
     for pk in list(Message.objects.due(at).values_list("pk", flat=True)[:limit]):
         with transaction.atomic():
-            message = Message.objects.select_for_update(skip_locked=True).filter(pk=pk, state=Message.State.QUEUED).first()
+            message = (
+                Message.objects.select_for_update(skip_locked=True).filter(pk=pk, state=Message.State.QUEUED).first()
+            )
             if message is None:
                 continue
             sent += _deliver(message, at)
@@ -50,7 +52,8 @@ def _deliver(message: Message, at: datetime) -> bool:
     assert message.body is not None  # a body is blanked only once it is sent
     try:
         _send(message, decrypt(message.body))
-    except Exception as error:  # the server is away or refuses, or this one cannot be put into words: the row keeps the reason
+    except Exception as error:
+        # The server is away or refuses, or this mail alone cannot be put together: the row keeps the reason.
         message.tries += 1
         message.error = str(error)[:300]
         message.state = Message.State.FAILED if message.tries >= MOST_TRIES else Message.State.QUEUED
@@ -64,7 +67,9 @@ def _deliver(message: Message, at: datetime) -> bool:
 
 
 def _send(message: Message, body: dict[str, Any]) -> None:
-    mail = EmailMultiAlternatives(message.subject, body["text"], to=[message.to], headers={"X-GPUnex-Event": message.event})
+    mail = EmailMultiAlternatives(
+        message.subject, body["text"], to=[message.to], headers={"X-GPUnex-Event": message.event}
+    )
     if body["html"]:
         mail.attach_alternative(body["html"], "text/html")
     mail.send()

@@ -25,7 +25,15 @@ class PolicyAdmin(TellingAdmin):
 
 @admin.register(TierPolicy)
 class TierPolicyAdmin(TellingAdmin):
-    list_display = ["tier", "fee_bps", "network_mbps", "ups_required", "commitment_months", "uptime_floor_bps", "benchmark_floor_bps"]
+    list_display = [
+        "tier",
+        "fee_bps",
+        "network_mbps",
+        "ups_required",
+        "commitment_months",
+        "uptime_floor_bps",
+        "benchmark_floor_bps",
+    ]
     readonly_fields = ["tier"]
 
     def has_add_permission(self, request: HttpRequest) -> bool:

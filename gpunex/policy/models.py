@@ -37,7 +37,9 @@ class Policy(models.Model):
     maintenance_notice_hours = models.PositiveSmallIntegerField(_("maintenance notice, hours"), default=24)
     maintenance_hours_a_month = models.PositiveSmallIntegerField(_("excused maintenance, hours a month"), default=8)
     benchmark_every_hours = models.PositiveSmallIntegerField(_("benchmark again after, hours"), default=24)
-    benchmark_repeat_minutes = models.PositiveSmallIntegerField(_("repeat a failed benchmark after, minutes"), default=10)
+    benchmark_repeat_minutes = models.PositiveSmallIntegerField(
+        _("repeat a failed benchmark after, minutes"), default=10
+    )
     sla_community_minutes = models.PositiveSmallIntegerField(_("service credit community, minutes"), default=30)
     sla_enterprise_minutes = models.PositiveSmallIntegerField(_("service credit enterprise, minutes"), default=120)
 

@@ -36,7 +36,12 @@ class Whole(serializers.IntegerField):
 
     def to_internal_value(self, data: Any) -> int:
         # "1e999" is an infinity of JSON's grammar, and no number is nothing that can be compared.
-        if isinstance(data, bool) or not isinstance(data, int | float) or not -_BIG <= data <= _BIG or data != int(data):
+        if (
+            isinstance(data, bool)
+            or not isinstance(data, int | float)
+            or not -_BIG <= data <= _BIG
+            or data != int(data)
+        ):
             self.fail("invalid")
         return super().to_internal_value(int(data))
 

@@ -20,7 +20,9 @@ class Provider(models.Model):
     """An organisation that may offer GPUs, with the tier that its review gave it."""
 
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    organisation = models.OneToOneField(Organisation, on_delete=models.PROTECT, related_name="provider", verbose_name=_("organisation"))
+    organisation = models.OneToOneField(
+        Organisation, on_delete=models.PROTECT, related_name="provider", verbose_name=_("organisation")
+    )
     tier = models.CharField(_("tier"), max_length=16, choices=Tier.choices)
     approved_at = models.DateTimeField(_("approved at"))
     commitment_months = models.PositiveSmallIntegerField(_("commitment, months"))
@@ -64,26 +66,39 @@ class Application(models.Model):
         TWELVE = 12, _("12 months")
 
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="applications", verbose_name=_("organisation"))
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by"))
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="applications", verbose_name=_("organisation")
+    )
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by")
+    )
     full_name = models.CharField(_("full legal name"), max_length=120)
     email = models.EmailField(_("email"))
     company = models.CharField(_("company"), max_length=120, blank=True)
     ups = models.BooleanField(_("UPS"), default=False)
-    commitment_months = models.PositiveSmallIntegerField(_("commitment"), choices=Commitment.choices, default=Commitment.THREE)
+    commitment_months = models.PositiveSmallIntegerField(
+        _("commitment"), choices=Commitment.choices, default=Commitment.THREE
+    )
     maintenance_notes = models.TextField(_("maintenance notes"), max_length=4000, blank=True)
     state = models.CharField(_("state"), max_length=12, choices=State.choices, default=State.DRAFT)
     tier = models.CharField(_("tier"), max_length=16, choices=Tier.choices, blank=True)
     # What was typed and not sent yet, as {field: [texts]}: also what is not an answer yet ("300M"). None once sent.
     draft: Any = models.JSONField(_("draft"), null=True, blank=True)
     draft_saved_at = models.DateTimeField(_("draft saved at"), null=True, blank=True)
-    form_token = models.UUIDField(_("form token"), default=uuid.uuid4, unique=True, editable=False)  # one page load, one application
+    form_token = models.UUIDField(
+        _("form token"), default=uuid.uuid4, unique=True, editable=False
+    )  # one page load, one application
     created_at = models.DateTimeField(_("created at"), default=now)
     submitted_at = models.DateTimeField(_("submitted at"), null=True, blank=True)
     due_at = models.DateTimeField(_("review due at"), null=True, blank=True)
     decided_at = models.DateTimeField(_("decided at"), null=True, blank=True)
     decided_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("decided by")
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        verbose_name=_("decided by"),
     )
 
     objects: Any = ApplicationQuerySet.as_manager()
@@ -112,9 +127,13 @@ class Application(models.Model):
 class ApplicationEntry(models.Model):
     """A group of like GPUs: how many, in what host, where, and when they are available."""
 
-    application = models.ForeignKey(Application, on_delete=models.CASCADE, related_name="entries", verbose_name=_("application"))
+    application = models.ForeignKey(
+        Application, on_delete=models.CASCADE, related_name="entries", verbose_name=_("application")
+    )
     position = models.PositiveSmallIntegerField(_("position"), default=0)
-    gpu_model = models.ForeignKey(GpuModel, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("GPU model"))
+    gpu_model = models.ForeignKey(
+        GpuModel, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("GPU model")
+    )
     other_model = models.CharField(_("other model"), max_length=80, blank=True)
     quantity = models.PositiveSmallIntegerField(_("quantity"))
     host_memory_gb = models.PositiveIntegerField(_("host memory, GB"))
@@ -134,7 +153,9 @@ class ApplicationEntry(models.Model):
         verbose_name_plural = _("GPU entries")
         ordering = ["position", "pk"]
         constraints = [
-            models.CheckConstraint(name="entry_names_a_model", condition=Q(gpu_model__isnull=False) | ~Q(other_model="")),
+            models.CheckConstraint(
+                name="entry_names_a_model", condition=Q(gpu_model__isnull=False) | ~Q(other_model="")
+            ),
             models.CheckConstraint(name="entry_quantity_range", condition=Q(quantity__gte=1, quantity__lte=5000)),
             models.CheckConstraint(name="entry_speeds_positive", condition=Q(download_gbps__gt=0, upload_gbps__gt=0)),
         ]
@@ -150,15 +171,24 @@ class ApplicationEntry(models.Model):
 class ApplicationEvent(models.Model):
     """One change of an application's state: who, when, from what to what, and the words that went with it."""
 
-    application = models.ForeignKey(Application, on_delete=models.CASCADE, related_name="events", verbose_name=_("application"))
+    application = models.ForeignKey(
+        Application, on_delete=models.CASCADE, related_name="events", verbose_name=_("application")
+    )
     at = models.DateTimeField(_("at"))
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("by")
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        verbose_name=_("by"),
     )
     from_state = models.CharField(_("from"), max_length=12, choices=Application.State.choices, blank=True)
     to_state = models.CharField(_("to"), max_length=12, choices=Application.State.choices)
     message = models.TextField(_("message"), max_length=4000, blank=True)
-    overruled = models.TextField(_("requirements overruled because"), max_length=4000, blank=True)  # for the team's eyes
+    overruled = models.TextField(
+        _("requirements overruled because"), max_length=4000, blank=True
+    )  # for the team's eyes
 
     class Meta:
         verbose_name = _("application event")

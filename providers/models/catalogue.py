@@ -36,7 +36,9 @@ class GpuVariant(models.Model):
 
     model = models.ForeignKey(GpuModel, on_delete=models.PROTECT, related_name="variants", verbose_name=_("GPU model"))
     name = models.CharField(_("name"), max_length=80, unique=True)
-    nvml_names: Any = models.JSONField(_("NVML names"), default=list, help_text=_("exact product names that NVML reports"))
+    nvml_names: Any = models.JSONField(
+        _("NVML names"), default=list, help_text=_("exact product names that NVML reports")
+    )
     vram_mib_least = models.PositiveIntegerField(_("VRAM at least, MiB"))
     vram_mib_most = models.PositiveIntegerField(_("VRAM at most, MiB"))
     cores = models.PositiveIntegerField(_("CUDA cores"), null=True, blank=True)
@@ -46,7 +48,11 @@ class GpuVariant(models.Model):
     class Meta:
         verbose_name = _("GPU variant")
         verbose_name_plural = _("GPU variants")
-        constraints = [models.CheckConstraint(name="variant_vram_range", condition=Q(vram_mib_least__lte=models.F("vram_mib_most")))]
+        constraints = [
+            models.CheckConstraint(
+                name="variant_vram_range", condition=Q(vram_mib_least__lte=models.F("vram_mib_most"))
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -55,7 +61,9 @@ class GpuVariant(models.Model):
 class VariantExpectation(models.Model):
     """What a variant should measure with one version of our kernels. TFLOPS, and GB/s (10⁹ bytes a second)."""
 
-    variant = models.ForeignKey(GpuVariant, on_delete=models.CASCADE, related_name="expectations", verbose_name=_("GPU variant"))
+    variant = models.ForeignKey(
+        GpuVariant, on_delete=models.CASCADE, related_name="expectations", verbose_name=_("GPU variant")
+    )
     kernel_version = models.CharField(_("kernel version"), max_length=20)
     fp16_tflops = models.FloatField(_("FP16, TFLOPS"))
     fp32_tflops = models.FloatField(_("FP32, TFLOPS"))

@@ -29,11 +29,20 @@ class Machine(models.Model):
     """A host that runs the agent. ``revision`` moves with every change of what it should run."""
 
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="machines", verbose_name=_("provider"))
-    entry = models.ForeignKey(
-        ApplicationEntry, null=True, blank=True, on_delete=models.PROTECT, related_name="machines", verbose_name=_("approved entry")
+    provider = models.ForeignKey(
+        Provider, on_delete=models.PROTECT, related_name="machines", verbose_name=_("provider")
     )
-    enrolled_with = models.ForeignKey(EnrolmentKey, on_delete=models.PROTECT, related_name="machines", verbose_name=_("enrolled with"))
+    entry = models.ForeignKey(
+        ApplicationEntry,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="machines",
+        verbose_name=_("approved entry"),
+    )
+    enrolled_with = models.ForeignKey(
+        EnrolmentKey, on_delete=models.PROTECT, related_name="machines", verbose_name=_("enrolled with")
+    )
     name = models.CharField(_("name"), max_length=63)
     fingerprint = models.CharField(_("fingerprint"), max_length=80)
     simulated = models.BooleanField(_("simulated"), default=False)
@@ -74,8 +83,12 @@ class Machine(models.Model):
         verbose_name = _("machine")
         verbose_name_plural = _("machines")
         constraints = [
-            models.UniqueConstraint(fields=["provider", "fingerprint"], condition=Q(retired_at=None), name="one_machine_a_host"),
-            models.UniqueConstraint(fields=["provider", "name"], condition=Q(retired_at=None), name="machine_name_is_unique"),
+            models.UniqueConstraint(
+                fields=["provider", "fingerprint"], condition=Q(retired_at=None), name="one_machine_a_host"
+            ),
+            models.UniqueConstraint(
+                fields=["provider", "name"], condition=Q(retired_at=None), name="machine_name_is_unique"
+            ),
         ]
         indexes = [models.Index(fields=["last_seen_at"], name="machine_last_seen")]
 
@@ -112,12 +125,16 @@ class Gpu(models.Model):
     machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="gpus", verbose_name=_("machine"))
     uuid = models.CharField(_("GPU UUID"), max_length=80)
     index = models.PositiveSmallIntegerField(_("index"))
-    variant = models.ForeignKey(GpuVariant, null=True, blank=True, on_delete=models.PROTECT, related_name="gpus", verbose_name=_("variant"))
+    variant = models.ForeignKey(
+        GpuVariant, null=True, blank=True, on_delete=models.PROTECT, related_name="gpus", verbose_name=_("variant")
+    )
     name = models.CharField(_("name by NVML"), max_length=96)
     vram_mib = models.PositiveIntegerField(_("VRAM, MiB"), null=True, blank=True)
     facts: Any = models.JSONField(_("facts"), default=dict)  # the protocol's Inventory.gpus[] as last reported
     given = models.BooleanField(_("given to the platform"), default=True)
-    admitted = models.BooleanField(_("admitted"), default=False, help_text=_("within the approved model and quantity, or admitted by an admin"))
+    admitted = models.BooleanField(
+        _("admitted"), default=False, help_text=_("within the approved model and quantity, or admitted by an admin")
+    )
     health = models.CharField(_("health"), max_length=8, choices=Health.choices, default=Health.OK)
     health_reason = models.CharField(_("reason"), max_length=200, blank=True)
     # Set by reliability: the provider-visible reason why the GPU is off the market, and its score against its model.
@@ -152,7 +169,12 @@ class Schedule(models.Model):
     always = models.BooleanField(_("24/7"), default=True)
     windows: Any = models.JSONField(_("weekly hours"), default=list, blank=True)  # as ApplicationEntry.windows
     created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("created by")
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        verbose_name=_("created by"),
     )
     created_at = models.DateTimeField(_("created at"), default=now)
 
@@ -169,13 +191,20 @@ class Schedule(models.Model):
 class MaintenanceWindow(models.Model):
     """Planned maintenance, told beforehand."""
 
-    machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="maintenance", verbose_name=_("machine"))
+    machine = models.ForeignKey(
+        Machine, on_delete=models.PROTECT, related_name="maintenance", verbose_name=_("machine")
+    )
     starts_at = models.DateTimeField(_("starts at"))
     ends_at = models.DateTimeField(_("ends at"))
     reason = models.CharField(_("reason"), max_length=200, blank=True)
     declared_at = models.DateTimeField(_("declared at"), default=now)
     declared_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", verbose_name=_("declared by")
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        verbose_name=_("declared by"),
     )
     cancelled_at = models.DateTimeField(_("cancelled at"), null=True, blank=True)
 

@@ -60,7 +60,10 @@ class GpuClaim(models.Model):
                     ("period", RangeOperators.OVERLAPS),
                 ],
             ),
-            models.CheckConstraint(name="claim_lane_by_kind", condition=Q(kind="reservation", lane=1) | (~Q(kind="reservation") & Q(lane=0))),
+            models.CheckConstraint(
+                name="claim_lane_by_kind",
+                condition=Q(kind="reservation", lane=1) | (~Q(kind="reservation") & Q(lane=0)),
+            ),
         ]
         indexes = [models.Index(fields=["reference"], name="claim_reference")]
 
@@ -103,7 +106,9 @@ class Workload(models.Model):
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="workloads", verbose_name=_("machine"))
     kind = models.CharField(_("kind"), max_length=10, choices=Kind.choices)
-    spec = models.BinaryField(_("spec, encrypted"))  # kit.secrets.encrypt of the protocol's spec: a renter's environment may hold secrets
+    spec = models.BinaryField(
+        _("spec, encrypted")
+    )  # kit.secrets.encrypt of the protocol's spec: a renter's environment may hold secrets
     gpu_uuids: Any = ArrayField(models.CharField(max_length=80), verbose_name=_("GPU UUIDs"))
     wanted = models.CharField(_("wanted"), max_length=4, choices=Wanted.choices, default=Wanted.RUN)
     stop_at = models.DateTimeField(_("stop at"), null=True, blank=True)
@@ -126,7 +131,10 @@ class Workload(models.Model):
         verbose_name = _("workload")
         verbose_name_plural = _("workloads")
         constraints = [
-            models.CheckConstraint(name="finished_has_cause", condition=~Q(observed="finished") | (~Q(cause="") & Q(finished_at__isnull=False)))
+            models.CheckConstraint(
+                name="finished_has_cause",
+                condition=~Q(observed="finished") | (~Q(cause="") & Q(finished_at__isnull=False)),
+            )
         ]
         indexes = [models.Index(fields=["machine"], condition=~Q(observed="finished"), name="workload_open")]
 

@@ -152,7 +152,9 @@ def application(request: HttpRequest, public_id: UUID) -> HttpResponse:
             "steps": _timeline(found),
             "question": question if found.state == State.NEEDS_INFO else None,
             "reason": next((event.message for event in reversed(events) if event.to_state == found.state), ""),
-            "events": [{"event": event, "state": STATES[State(event.to_state)], "by": _who(event, request)} for event in events],
+            "events": [
+                {"event": event, "state": STATES[State(event.to_state)], "by": _who(event, request)} for event in events
+            ],
             "entries": [_entry_in_words(entry) for entry in found.entries.select_related("gpu_model")],
             "fits": fits(facts_of(found)),
             "fee": f"{TierPolicy.of(found.tier).fee_bps / 100:g}" if found.tier else "",
@@ -178,14 +180,21 @@ def _applicant(request: HttpRequest) -> Organisation:
     """The organisation the person acts for, if they may speak for it."""
     organisation = request.organisation
     speaks = (Membership.Role.OWNER, Membership.Role.MEMBER)
-    if not organisation or not Membership.objects.filter(user=request.user, organisation=organisation, role__in=speaks).exists():
+    if (
+        not organisation
+        or not Membership.objects.filter(user=request.user, organisation=organisation, role__in=speaks).exists()
+    ):
         raise PermissionDenied
     return Organisation.objects.get(pk=organisation.pk)
 
 
 def _own(request: HttpRequest, public_id: UUID) -> Application:
     """An application of the organisation the person acts for; anyone else's is not there."""
-    return get_object_or_404(Application.objects.select_related("organisation", "decided_by"), public_id=public_id, organisation=_applicant(request))
+    return get_object_or_404(
+        Application.objects.select_related("organisation", "decided_by"),
+        public_id=public_id,
+        organisation=_applicant(request),
+    )
 
 
 def _latest(organisation: Organisation | None) -> Application | None:
@@ -217,7 +226,9 @@ def _send(application: Application, form: ApplicationForm, request: HttpRequest,
         messages.success(request, _("Your application is sent. A person reads it."))
 
 
-def _form_page(request: HttpRequest, form: ApplicationForm, application: Application | None, *, status: int = 200) -> HttpResponse:
+def _form_page(
+    request: HttpRequest, form: ApplicationForm, application: Application | None, *, status: int = 200
+) -> HttpResponse:
     asked = application is not None and application.state == State.NEEDS_INFO
     facts = form.checked().facts()
     context = {
@@ -233,7 +244,11 @@ def _form_page(request: HttpRequest, form: ApplicationForm, application: Applica
         "presets": [("nights", _("Nights")), ("weekends", _("Weekends")), ("clear", _("Clear"))],
     }
     # The check beside the form asks for itself alone; every other button swaps a piece of the whole page.
-    template = "providers/apply.html#fit" if "check" in request.POST and request.headers.get("HX-Request") else "providers/apply.html"
+    template = (
+        "providers/apply.html#fit"
+        if "check" in request.POST and request.headers.get("HX-Request")
+        else "providers/apply.html"
+    )
     response = render(request, template, context, status=status)
     patch_vary_headers(response, ["HX-Request"])
     return response
@@ -280,7 +295,10 @@ def _timeline(found: Application) -> list[dict[str, Any]]:
     sent = {"state": "done", "title": _("Sent"), "when": show.moment(found.submitted_at) if found.submitted_at else ""}
     if found.state == State.WITHDRAWN:
         last = found.events.last()
-        return [*([sent] if found.submitted_at else []), {"state": "done", "title": _("Withdrawn"), "when": show.moment(last.at) if last else ""}]
+        return [
+            *([sent] if found.submitted_at else []),
+            {"state": "done", "title": _("Withdrawn"), "when": show.moment(last.at) if last else ""},
+        ]
     if found.state == State.NEEDS_INFO:
         return [
             sent,
@@ -292,7 +310,11 @@ def _timeline(found: Application) -> list[dict[str, Any]]:
         return [
             sent,
             {"state": "now", "title": _("Review"), "note": _review_note()},
-            {"state": "later", "title": _("Decision"), "when": _("by %(when)s") % {"when": show.moment(found.due_at)} if found.due_at else ""},
+            {
+                "state": "later",
+                "title": _("Decision"),
+                "when": _("by %(when)s") % {"when": show.moment(found.due_at)} if found.due_at else "",
+            },
             {"state": "later", "title": _("Install the agent"), "note": _("one line, about 5 minutes")},
         ]
     decided = show.moment(found.decided_at) if found.decided_at else ""
@@ -302,8 +324,16 @@ def _timeline(found: Application) -> list[dict[str, Any]]:
     return [
         sent,
         {"state": "done", "title": _("Approved"), "when": decided},
-        {"state": "done" if connected else "now", "title": _("Install the agent"), "note": _("one line, about 5 minutes")},
-        {"state": "now" if connected else "later", "title": _("Benchmarks, then your price"), "note": _("benchmarks start by themselves")},
+        {
+            "state": "done" if connected else "now",
+            "title": _("Install the agent"),
+            "note": _("one line, about 5 minutes"),
+        },
+        {
+            "state": "now" if connected else "later",
+            "title": _("Benchmarks, then your price"),
+            "note": _("benchmarks start by themselves"),
+        },
     ]
 
 
@@ -311,7 +341,15 @@ def _role_steps(provider: Any, latest: Application | None) -> list[dict[str, Any
     """The way to the first offer, for someone who is not there yet."""
     if provider is not None and Machine.objects.filter(provider=provider).exists():
         return []
-    reached = {None: 0, State.DRAFT: 0, State.REJECTED: 0, State.WITHDRAWN: 0, State.NEEDS_INFO: 1, State.SUBMITTED: 1, State.APPROVED: 2}
+    reached = {
+        None: 0,
+        State.DRAFT: 0,
+        State.REJECTED: 0,
+        State.WITHDRAWN: 0,
+        State.NEEDS_INFO: 1,
+        State.SUBMITTED: 1,
+        State.APPROVED: 2,
+    }
     now = 2 if provider else reached[State(latest.state) if latest else None]
     titles = [
         (_("Application"), _("about 4 minutes; what you type is kept")),
@@ -327,4 +365,7 @@ def _role_steps(provider: Any, latest: Application | None) -> list[dict[str, Any
 
 def _review_note() -> str:
     policy = Policy.load()
-    return _("%(least)s to %(most)s business days, by a person") % {"least": policy.review_days_least, "most": policy.review_days_most}
+    return _("%(least)s to %(most)s business days, by a person") % {
+        "least": policy.review_days_least,
+        "most": policy.review_days_most,
+    }

@@ -31,10 +31,14 @@ def key_list(request: HttpRequest) -> HttpResponse:
     made, refusal = "", ""
     if request.method == "POST":
         try:
-            made = keys.make_api_key(provider=provider, name=request.POST.get("name", ""), by=request.user, at=timezone.now())
+            made = keys.make_api_key(
+                provider=provider, name=request.POST.get("name", ""), by=request.user, at=timezone.now()
+            )
         except Refusal as caught:
             refusal = str(caught)
-    return _keys_page(request, provider, made=made, refusal=refusal, typed=request.POST.get("name", "") if refusal else "")
+    return _keys_page(
+        request, provider, made=made, refusal=refusal, typed=request.POST.get("name", "") if refusal else ""
+    )
 
 
 @never_cache
@@ -55,7 +59,9 @@ def rotate(request: HttpRequest, pk: int) -> HttpResponse:
 def revoke(request: HttpRequest, pk: int) -> HttpResponse:
     key = get_object_or_404(EnrolmentKey, pk=pk, provider=request.desk.provider)
     keys.revoke(key=key, by=request.user, at=timezone.now())
-    messages.success(request, _("%(prefix)s… is revoked. Machines it connected stay connected.") % {"prefix": key.prefix})
+    messages.success(
+        request, _("%(prefix)s… is revoked. Machines it connected stay connected.") % {"prefix": key.prefix}
+    )
     return redirect("providers:keys")
 
 
@@ -68,7 +74,9 @@ def install(request: HttpRequest) -> HttpResponse:
     token = ""
     if request.method == "POST":
         approved = Application.objects.filter(organisation=provider.organisation, state=Application.State.APPROVED)
-        token = keys.make_token(provider=provider, application=approved.order_by("-decided_at").first(), by=request.user, at=at)
+        token = keys.make_token(
+            provider=provider, application=approved.order_by("-decided_at").first(), by=request.user, at=at
+        )
     machines = list(Machine.objects.filter(provider=provider).live().order_by("-enrolled_at")[:10])
     policy = Policy.load()
     return render(
@@ -98,17 +106,34 @@ def agent_install(request: HttpRequest) -> HttpResponse:
         script = INSTALL_SCRIPT.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise Http404 from None
-    script = script.replace("@@GPUNEX_URL@@", settings.PUBLIC_URL).replace("@@GPUNEX_AGENT_IMAGE@@", settings.AGENT_IMAGE)
+    script = script.replace("@@GPUNEX_URL@@", settings.PUBLIC_URL).replace(
+        "@@GPUNEX_AGENT_IMAGE@@", settings.AGENT_IMAGE
+    )
     response = HttpResponse(script, content_type="text/x-shellscript; charset=utf-8")
     response["Cache-Control"] = "no-cache"
     return response
 
 
-def _keys_page(request: HttpRequest, provider: Provider, *, made: str = "", refusal: str = "", typed: str = "") -> HttpResponse:
+def _keys_page(
+    request: HttpRequest, provider: Provider, *, made: str = "", refusal: str = "", typed: str = ""
+) -> HttpResponse:
     at = timezone.now()
     rows: list[dict[str, Any]] = []
-    for key in EnrolmentKey.objects.filter(provider=provider).select_related("created_by").prefetch_related("machines").order_by("-created_at", "-pk"):
-        rows.append({"key": key, "usable": key.is_usable(at), "state": _state(key, at), "machines": len(key.machines.all()), "dialog": str(key.pk)})
+    for key in (
+        EnrolmentKey.objects.filter(provider=provider)
+        .select_related("created_by")
+        .prefetch_related("machines")
+        .order_by("-created_at", "-pk")
+    ):
+        rows.append(
+            {
+                "key": key,
+                "usable": key.is_usable(at),
+                "state": _state(key, at),
+                "machines": len(key.machines.all()),
+                "dialog": str(key.pk),
+            }
+        )
     return render(
         request,
         "providers/keys.html",

@@ -68,13 +68,17 @@ def test_a_notice_formats_amounts_and_times_and_never_holds_the_secret(owner):
 
 
 def test_an_unknown_event_of_an_older_version_still_shows(owner):
-    notice = Notice.objects.create(organisation=Organisation.objects.get(created_by=owner), key="x", event="long_gone", created_at=AT)
+    notice = Notice.objects.create(
+        organisation=Organisation.objects.get(created_by=owner), key="x", event="long_gone", created_at=AT
+    )
     assert in_words(notice)["subject"] == "long_gone"
 
 
 def test_signing_up_makes_an_organisation_and_asks_to_confirm_the_address(client):
     response = client.post(
-        reverse("account_signup"), {"email": "new@example.com", "password1": "correct-horse-77", "full_name": "New Person"}, headers={"Accept-Language": "ar"}
+        reverse("account_signup"),
+        {"email": "new@example.com", "password1": "correct-horse-77", "full_name": "New Person"},
+        headers={"Accept-Language": "ar"},
     )
     assert response.status_code == 302
     user = User.objects.get(email="new@example.com")
@@ -121,7 +125,9 @@ def test_pages_carry_the_strict_policy(client):
 
 
 def test_a_request_has_an_id_that_the_answer_repeats(client):
-    assert client.get(reverse("health_live"), headers={"X-Request-ID": "abc-12345"}).headers["X-Request-ID"] == "abc-12345"
+    assert (
+        client.get(reverse("health_live"), headers={"X-Request-ID": "abc-12345"}).headers["X-Request-ID"] == "abc-12345"
+    )
     assert len(client.get(reverse("health_live"), headers={"X-Request-ID": "a\nb"}).headers["X-Request-ID"]) == 32
 
 

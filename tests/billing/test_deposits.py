@@ -216,7 +216,8 @@ def test_a_transaction_that_cannot_be_read_holds_up_no_other(
     ask = Rpc.get_transaction
 
     def ask_but(rpc: Rpc, signature: str, *, node: int | None = None) -> object:
-        if signature == first:  # as nodes answer for a version of transactions that is newer than what they were asked for
+        # As nodes answer for a transaction of a newer version than they were asked for.
+        if signature == first:
             raise RpcError(-32015, "Transaction version (1) is not supported")
         return ask(rpc, signature, node=node)
 

@@ -13,11 +13,6 @@ ENTRIES = [{"model": "rtx-4090-24gb", "quantity": 8}, {"model": "l4-24gb", "quan
 
 
 @pytest.fixture
-def committed(transactional_db: None) -> None:
-    hosts.seed_again()
-
-
-@pytest.fixture
 def provider(committed: None, now: datetime) -> Provider:
     return hosts.approved(at=now, entries=ENTRIES)
 

@@ -22,7 +22,10 @@ def test_an_amount_that_means_one_thing_is_read(text, micro):
     assert parse_usdc(text) == micro
 
 
-@pytest.mark.parametrize("text", ["", " ", "1e3", "NaN", "inf", "-5", "+5", "1,5", "1.0000001", ".5", "5.", "1 000", "0x10", "²", "12$", "1" * 13])
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "1e3", "NaN", "inf", "-5", "+5", "1,5", "1.0000001", ".5", "5.", "1 000", "0x10", "²", "12$", "1" * 13],
+)
 def test_an_amount_that_could_mean_anything_else_is_refused(text):
     with pytest.raises(NotAnAmount) as refused:
         parse_usdc(text)
@@ -30,7 +33,10 @@ def test_an_amount_that_could_mean_anything_else_is_refused(text):
 
 
 @pytest.mark.case("money-F20")
-@pytest.mark.parametrize(("text", "micro"), [("2.01", 2_010_000), ("2.05", 2_050_000), ("4.02", 4_020_000), ("1.005", 1_005_000), ("4.1", 4_100_000)])
+@pytest.mark.parametrize(
+    ("text", "micro"),
+    [("2.01", 2_010_000), ("2.05", 2_050_000), ("4.02", 4_020_000), ("1.005", 1_005_000), ("4.1", 4_100_000)],
+)
 def test_cents_that_floats_get_wrong_are_exact(text, micro):
     assert parse_usdc(text) == micro
 
@@ -47,6 +53,9 @@ def test_what_is_written_is_read_back_to_the_last_micro(micro):
     assert parse_usdc(as_decimal_string(micro)) == micro
 
 
-@pytest.mark.parametrize(("micro", "text"), [(0, "0.00"), (1, "0.000001"), (2_050_000, "2.05"), (-2_500_000, "-2.50"), (1_234_567, "1.234567")])
+@pytest.mark.parametrize(
+    ("micro", "text"),
+    [(0, "0.00"), (1, "0.000001"), (2_050_000, "2.05"), (-2_500_000, "-2.50"), (1_234_567, "1.234567")],
+)
 def test_decimal_strings_have_two_decimals_or_all_they_need(micro, text):
     assert as_decimal_string(micro) == text

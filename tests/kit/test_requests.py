@@ -42,7 +42,9 @@ def test_behind_a_proxy_the_address_is_whom_the_proxy_saw(forwarded: str, addres
         seen.append(request.META["REMOTE_ADDR"])
         return HttpResponse()
 
-    ClientAddressMiddleware(view)(RequestFactory().get("/", REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": forwarded}))
+    ClientAddressMiddleware(view)(
+        RequestFactory().get("/", REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": forwarded})
+    )
     assert seen == [address]
 
 

@@ -18,7 +18,15 @@ from gpunex.kit.time import (
 @pytest.mark.case("money-F48")
 @pytest.mark.parametrize(
     ("year", "month", "fed", "ecb"),
-    [(2026, 2, 2, 2), (2026, 5, 1, 4), (2026, 8, 3, 3), (2026, 11, 2, 2), (2027, 1, 4, 4), (2028, 5, 1, 2), (2029, 9, 4, 3)],
+    [
+        (2026, 2, 2, 2),
+        (2026, 5, 1, 4),
+        (2026, 8, 3, 3),
+        (2026, 11, 2, 2),
+        (2027, 1, 4, 4),
+        (2028, 5, 1, 2),
+        (2029, 9, 4, 3),
+    ],
 )
 def test_the_first_business_day_is_the_rails_own(year, month, fed, ecb):
     assert first_business_day(year, month, calendar="FED") == date(year, month, fed)

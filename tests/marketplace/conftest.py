@@ -3,11 +3,9 @@
 import itertools
 import uuid
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from typing import Any
 
 import pytest
-from django.apps import apps
 
 from billing import ledger, metering
 from billing.ledger import Kind, Move, Posting
@@ -170,13 +168,6 @@ def run_for(rental: Rental, seconds: int, *, at: datetime) -> datetime:
 def owned(organisation: Organisation, kind: Kind = Kind.RENTER_BALANCE) -> int:
     account = Account.objects.filter(code=f"{kind}:{organisation.public_id}").first()
     return account.balance_micro if account else 0
-
-
-@pytest.fixture
-def committed(transactional_db: None) -> None:
-    """For tests whose threads must see what was written: the rows that migrations made, which the flush between tests takes."""
-    for migration in ("gpunex.policy.migrations.0002_specification", "providers.migrations.0002_catalogue"):
-        import_module(migration).seed(apps, None)
 
 
 @pytest.fixture

@@ -439,7 +439,12 @@ def test_who_rents_their_own_gpus_gets_no_credit_from_the_platform(renter: Organ
     metering.settle_payees(payees=[owner.organisation], at=last)
     payable = ledger.account(Kind.PROVIDER_PAYABLE, organisation=owner.organisation)
     ledger.post(  # as a payout takes it away
-        key="gone", debit=payable, credit=ledger.account(Kind.PAID_CHAIN), amount_micro=ledger.balance(payable), kind="payout", at=last
+        key="gone",
+        debit=payable,
+        credit=ledger.account(Kind.PAID_CHAIN),
+        amount_micro=ledger.balance(payable),
+        kind="payout",
+        at=last,
     )
     report(rental, "finished", at=last, cause="gpu_lost")
     assert ledger.balance(ledger.account(Kind.CREDITS)) == 0

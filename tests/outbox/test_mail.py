@@ -20,7 +20,15 @@ class AwayBackend(EmailBackend):
 
 
 def put(key="application:1", at=AT):
-    return queue(key=key, event="test", to="a@b.example", subject="Hello\nBcc: x@y", text="secret link", html="<p>secret link</p>", at=at)
+    return queue(
+        key=key,
+        event="test",
+        to="a@b.example",
+        subject="Hello\nBcc: x@y",
+        text="secret link",
+        html="<p>secret link</p>",
+        at=at,
+    )
 
 
 def test_a_mail_is_sent_once_and_its_body_is_blanked():

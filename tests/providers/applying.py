@@ -37,7 +37,12 @@ def entry(**changes: Any) -> EntryAnswers:
 
 
 def answers(**changes: Any) -> Answers:
-    good: dict[str, Any] = {"full_name": "Yusuf Darwish", "email": "yusuf@example.com", "ups": True, "commitment_months": 6}
+    good: dict[str, Any] = {
+        "full_name": "Yusuf Darwish",
+        "email": "yusuf@example.com",
+        "ups": True,
+        "commitment_months": 6,
+    }
     return Answers(**good | {"entries": [entry()]} | changes)
 
 

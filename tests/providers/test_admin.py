@@ -61,7 +61,9 @@ def test_the_queue_has_the_one_due_first_on_top_and_marks_what_is_overdue(desk, 
     assert page_of(fresh) not in only_late
 
 
-@pytest.mark.parametrize("query", [{"model": "h100-80gb"}, {"model": "other"}, {"country": "DE"}, {"state": "submitted"}, {"q": "yusuf"}])
+@pytest.mark.parametrize(
+    "query", [{"model": "h100-80gb"}, {"model": "other"}, {"country": "DE"}, {"state": "submitted"}, {"q": "yusuf"}]
+)
 def test_the_queue_is_filtered(desk, yusuf, now, query):
     application = submitted(yusuf, at=now)
     page = desk.get(QUEUE, query)
@@ -75,7 +77,13 @@ def test_one_page_has_the_answers_the_checks_and_the_history(desk, yusuf, now):
     page = desk.get(page_of(application))
     assert page.status_code == 200
     words = text_of(page)
-    for expected in ("H100 80GB", "Berlin, Germany", "not met: UPS", "met: Commitment of 6 months or more", "Record the decision"):
+    for expected in (
+        "H100 80GB",
+        "Berlin, Germany",
+        "not met: UPS",
+        "met: Commitment of 6 months or more",
+        "Record the decision",
+    ):
         assert expected in words
     assert "<script>alert(1)" not in page.content.decode()
 
@@ -126,14 +134,25 @@ def test_the_second_admin_is_told_who_decided(desk, yusuf, now):
 def test_numbers_and_catalogue_are_edited_and_the_history_has_both_values(desk, db):
     community = TierPolicy.of("community")
     page = reverse("admin:policy_tierpolicy_change", args=[community.pk])
-    values = {field.name: getattr(community, field.name) for field in TierPolicy._meta.fields if field.name not in ("id", "tier")}
+    values = {
+        field.name: getattr(community, field.name)
+        for field in TierPolicy._meta.fields
+        if field.name not in ("id", "tier")
+    }
     values = {name: value for name, value in values.items() if value is not False} | {"fee_bps": 900}
     assert desk.post(page, values).status_code == 302
     community.refresh_from_db()
     assert community.fee_bps == 900
     assert "1000 → 900" in LogEntry.objects.get().get_change_message()
     assert desk.get("/admin/policy/policy/", follow=True).status_code == 200
-    added = {"slug": "b200-180gb", "name": "B200 180GB", "vram_gib": 180, "klass": "datacenter", "position": 5, "active": "on"}
+    added = {
+        "slug": "b200-180gb",
+        "name": "B200 180GB",
+        "vram_gib": 180,
+        "klass": "datacenter",
+        "position": 5,
+        "active": "on",
+    }
     assert desk.post(reverse("admin:providers_gpumodel_add"), added).status_code == 302
     assert GpuModel.objects.filter(name="B200 180GB").exists()
 
@@ -141,10 +160,15 @@ def test_numbers_and_catalogue_are_edited_and_the_history_has_both_values(desk, 
 @pytest.mark.parametrize("model", django_admin.site._registry, ids=lambda model: model._meta.label)
 def test_every_list_of_the_admin_opens(desk, yusuf, ada, now, model):
     applications.approve(application=submitted(yusuf, at=now), tier="community", by=ada, at=now)
-    assert desk.get(reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"), follow=True).status_code == 200
+    assert (
+        desk.get(reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"), follow=True).status_code
+        == 200
+    )
     row = model._default_manager.first()
     if row is not None:
-        page = desk.get(reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[row.pk]), follow=True)
+        page = desk.get(
+            reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[row.pk]), follow=True
+        )
         assert page.status_code == 200
 
 
@@ -165,7 +189,10 @@ def test_there_is_no_way_to_edit_an_applications_state_by_hand(desk, yusuf, now)
     desk.post(page_of(application), {"state": "approved", "tier": "enterprise", "_save": "Save"})
     application.refresh_from_db()
     assert application.state == "submitted"
-    assert desk.post(reverse("admin:providers_application_delete", args=[application.pk]), {"post": "yes"}).status_code == 403
+    assert (
+        desk.post(reverse("admin:providers_application_delete", args=[application.pk]), {"post": "yes"}).status_code
+        == 403
+    )
 
 
 def test_staff_sign_in_by_the_same_door_and_for_others_there_is_no_administration(db, yusuf):

@@ -503,9 +503,15 @@ ODD_BODIES = [
     ("telemetry", '{"samples":[{"gpu_uuid":"CARD","at":"NOW","power_w":' + BIG + "}]}"),
     ("telemetry", '{"samples":[{"gpu_uuid":"CARD","at":"NOW","power_w":NaN}]}'),
     ("telemetry", '{"samples":[{"gpu_uuid":"CARD","at":"NOW","throttle_reasons":["a\\u0000"]}]}'),
-    ("events", '{"events":[{"id":"ID","sequence":1,"at":"NOW","kind":"xid","gpu_uuid":"CARD","data":{"a":"\\u0000"}}]}'),
+    (
+        "events",
+        '{"events":[{"id":"ID","sequence":1,"at":"NOW","kind":"xid","gpu_uuid":"CARD","data":{"a":"\\u0000"}}]}',
+    ),
     ("events", '{"events":[{"id":"ID","sequence":1,"at":"NOW","kind":"xid","gpu_uuid":"CARD","data":{"a":1e999}}]}'),
-    ("events", '{"events":[{"id":"ID","sequence":1,"at":"NOW","kind":"xid","gpu_uuid":"CARD","data":{"a":"\\ud800"}}]}'),
+    (
+        "events",
+        '{"events":[{"id":"ID","sequence":1,"at":"NOW","kind":"xid","gpu_uuid":"CARD","data":{"a":"\\ud800"}}]}',
+    ),
     ("inventory", '{"host":{"cpu_cores":1e999},"gpus":[]}'),
     ("inventory", '{"host":{"disk_free_gib":' + BIG + '},"gpus":[]}'),
 ]
@@ -515,7 +521,9 @@ ODD_BODIES = [
 def test_what_json_allows_and_nobody_means_is_refused_and_breaks_nothing(path: str, body: str | bytes, now: datetime):
     host = connected(approved(at=now), at=now)
     if isinstance(body, str):
-        body = body.replace("CARD", host.cards[0]["uuid"]).replace("NOW", now.isoformat()).replace("ID", str(uuid.uuid4()))
+        body = (
+            body.replace("CARD", host.cards[0]["uuid"]).replace("NOW", now.isoformat()).replace("ID", str(uuid.uuid4()))
+        )
     headers = {"Authorization": f"Bearer {host.secret}"}
     answer = host.client.post(f"/api/agent/v1/{path}", body, content_type="application/json", headers=headers)
     assert answer.status_code == 422
@@ -525,7 +533,13 @@ def test_what_json_allows_and_nobody_means_is_refused_and_breaks_nothing(path: s
 @pytest.mark.parametrize("number", [int("9" * 2000), -1, True, "79"])
 def test_an_event_with_a_number_that_is_no_xid_is_kept_and_takes_no_card_away(number: object, now: datetime):
     host = connected(approved(at=now), at=now)
-    event = {"id": str(uuid.uuid4()), "sequence": 7, "at": now.isoformat(), "kind": "xid", "gpu_uuid": host.cards[0]["uuid"]}
+    event = {
+        "id": str(uuid.uuid4()),
+        "sequence": 7,
+        "at": now.isoformat(),
+        "kind": "xid",
+        "gpu_uuid": host.cards[0]["uuid"],
+    }
     answer = host.call("events", {"events": [event | {"data": {"xid": number}}]})
     assert (answer.status_code, answer.json()["acknowledged"]) == (200, 7)
     assert host.gpus[0].health == "ok"
@@ -553,7 +567,9 @@ def test_swapping_cards_admits_no_more_than_was_approved(now: datetime):
     assert Gpu.objects.present().filter(admitted=True).count() == 2  # spares in the places of broken ones
     host.cards = [*others, *first]
     host.report_inventory()
-    assert set(Gpu.objects.present().filter(admitted=True).values_list("uuid", flat=True)) == {each["uuid"] for each in others}
+    assert set(Gpu.objects.present().filter(admitted=True).values_list("uuid", flat=True)) == {
+        each["uuid"] for each in others
+    }
 
 
 @pytest.mark.spec("A9")

@@ -91,7 +91,10 @@ def test_an_organisation_has_one_open_application(yusuf, now):
         (lambda: [], NoEntries),
         (lambda: [entry()] * 51, TooManyEntries),
         (lambda: [entry(always_available=False, windows=[[0, "09:00", "09:00"]])], NotAWindow),
-        (lambda: [entry(always_available=False, windows=[[0, "09:00", "12:00"], [0, "11:00", "13:00"]])], WindowsOverlap),
+        (
+            lambda: [entry(always_available=False, windows=[[0, "09:00", "12:00"], [0, "11:00", "13:00"]])],
+            WindowsOverlap,
+        ),
     ],
 )
 def test_answers_that_cannot_be_are_refused_and_nothing_is_written(yusuf, now, entries, refusal):
@@ -111,12 +114,23 @@ def test_asking_answering_and_approving_is_a_history_with_a_mail_each(yusuf, adm
     _message, body = mail_of("application_needs_info")
     assert "Which UPS is it?" in body["text"]
     application = applications.resubmit(
-        application=application, answers=answers(company="Darwish GmbH"), message="An APC.", by=yusuf, at=FRIDAY + timedelta(days=3)
+        application=application,
+        answers=answers(company="Darwish GmbH"),
+        message="An APC.",
+        by=yusuf,
+        at=FRIDAY + timedelta(days=3),
     )
     assert (application.state, application.company) == ("submitted", "Darwish GmbH")
     assert application.due_at == datetime(2026, 10, 22, 9, 30, tzinfo=UTC), "the three days begin anew"
-    application = applications.approve(application=application, tier=Tier.ENTERPRISE, by=admin, at=FRIDAY + timedelta(days=4))
-    assert [event.to_state for event in application.events.all()] == ["submitted", "needs_info", "submitted", "approved"]
+    application = applications.approve(
+        application=application, tier=Tier.ENTERPRISE, by=admin, at=FRIDAY + timedelta(days=4)
+    )
+    assert [event.to_state for event in application.events.all()] == [
+        "submitted",
+        "needs_info",
+        "submitted",
+        "approved",
+    ]
     assert [event.message for event in application.events.all()] == ["", "Which UPS is it?", "An APC.", ""]
     assert Message.objects.count() == 4
     provider = Provider.objects.get(organisation=application.organisation)
@@ -250,7 +264,7 @@ def test_further_hardware_goes_through_the_same_review(yusuf, admin, now):
 
 
 @pytest.mark.spec("A7")
-@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+@pytest.mark.usefixtures("committed")
 def test_of_two_admins_at_once_one_decides_and_the_other_is_told_by_whom(now):
     yusuf = person("Yusuf", at=now)
     admins = [person(name, staff=True, at=now) for name in ("Ada", "Grace")]
@@ -269,8 +283,14 @@ def test_of_two_admins_at_once_one_decides_and_the_other_is_told_by_whom(now):
 
     ada, grace = admins
     threads = [
-        threading.Thread(target=decide, args=(ada, lambda: applications.approve(application=application, tier="community", by=ada, at=now))),
-        threading.Thread(target=decide, args=(grace, lambda: applications.reject(application=application, message="no", by=grace, at=now))),
+        threading.Thread(
+            target=decide,
+            args=(ada, lambda: applications.approve(application=application, tier="community", by=ada, at=now)),
+        ),
+        threading.Thread(
+            target=decide,
+            args=(grace, lambda: applications.reject(application=application, message="no", by=grace, at=now)),
+        ),
     ]
     for thread in threads:
         thread.start()
@@ -286,7 +306,7 @@ def test_of_two_admins_at_once_one_decides_and_the_other_is_told_by_whom(now):
 
 
 @pytest.mark.spec("A6")
-@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+@pytest.mark.usefixtures("committed")
 def test_two_presses_at_once_open_one_application(now):
     yusuf = person("Yusuf", at=now)
     organisation = organisation_of(yusuf)

@@ -92,7 +92,12 @@ def test_a_good_form_leads_over_the_summary_to_the_application(browser, yusuf):
     assert application.state == "submitted"
     assert application.organisation == organisation_of(yusuf)
     first, second = application.entries.all()
-    assert (first.gpu_model.slug, first.quantity, first.host_memory_gb, first.always_available) == ("rtx-a6000-48gb", 4, 256, True)
+    assert (first.gpu_model.slug, first.quantity, first.host_memory_gb, first.always_available) == (
+        "rtx-a6000-48gb",
+        4,
+        256,
+        True,
+    )
     assert (second.windows, second.timezone, second.country) == ([[0, "22:00", "06:00"]], "Asia/Amman", "JO")
     assert "Submitted" in text_of(done)
 
@@ -126,7 +131,11 @@ def test_a_good_form_leads_over_the_summary_to_the_application(browser, yusuf):
         ("country", "", "Choose the country the machines stand in."),
         ("country", "ZZ", "Choose a country of the list."),
         ("timezone", "Mars/Base", "“Mars/Base” is not a time zone. One looks like Asia/Amman or Europe/Berlin."),
-        ("timezone", "../../etc/passwd", "“../../etc/passwd” is not a time zone. One looks like Asia/Amman or Europe/Berlin."),
+        (
+            "timezone",
+            "../../etc/passwd",
+            "“../../etc/passwd” is not a time zone. One looks like Asia/Amman or Europe/Berlin.",
+        ),
         ("timezone", "", "Write the time zone of these hours, like Asia/Amman."),
         ("city", "x" * 81, "Ensure this value has at most 80 characters"),
     ],
@@ -169,7 +178,9 @@ def test_an_empty_entry_says_at_each_field_what_to_write(browser):
 
 def test_hours_that_are_none_and_no_hours_are_refused(browser):
     assert "Choose at least one hour" in text_of(browser.post(APPLY, typed(**{"entry-1-hours": []}) | {"review": "1"}))
-    assert "not an hour of the week" in text_of(browser.post(APPLY, typed(**{"entry-1-hours": ["168"]}) | {"review": "1"}))
+    assert "not an hour of the week" in text_of(
+        browser.post(APPLY, typed(**{"entry-1-hours": ["168"]}) | {"review": "1"})
+    )
 
 
 def test_no_entries_and_ten_thousand_are_refused(browser):
@@ -183,7 +194,9 @@ def test_no_entries_and_ten_thousand_are_refused(browser):
 
 @pytest.mark.spec("A4")
 def test_a_model_that_is_not_in_the_catalogue_is_applied_with_in_free_text(browser):
-    sent = browser.post(APPLY, typed(**{"entry-0-gpu_model": "other", "entry-0-other_model": "RTX <b>5090</b>"}) | {"review": "1"})
+    sent = browser.post(
+        APPLY, typed(**{"entry-0-gpu_model": "other", "entry-0-other_model": "RTX <b>5090</b>"}) | {"review": "1"}
+    )
     page = browser.post(sent.headers["Location"], follow=True).content.decode()
     assert "RTX &lt;b&gt;5090&lt;/b&gt;" in page
     assert "RTX <b>5090" not in page
@@ -274,7 +287,13 @@ def test_who_only_looks_or_pays_does_not_apply_for_the_organisation(browser, yus
 
 
 def test_a_press_that_is_no_button_of_the_page_changes_nothing_it_should_not(browser):
-    for odd in ({"remove": "77"}, {"preset": "77:nights"}, {"preset": "x"}, {"add": "1", "row": ["a", "-1", "99999"]}, {"form_token": "no"}):
+    for odd in (
+        {"remove": "77"},
+        {"preset": "77:nights"},
+        {"preset": "x"},
+        {"add": "1", "row": ["a", "-1", "99999"]},
+        {"form_token": "no"},
+    ):
         assert browser.post(APPLY, typed() | odd).status_code in (200, 302, 422)
     assert Application.objects.count() == 1
 

@@ -37,7 +37,9 @@ def test_it_opens_with_the_models_of_the_specification():
     ],
 )
 def test_a_detected_card_is_one_variant(nvml_name, vram_mib, model):
-    variant = GpuVariant.objects.get(nvml_names__contains=[nvml_name], vram_mib_least__lte=vram_mib, vram_mib_most__gte=vram_mib)
+    variant = GpuVariant.objects.get(
+        nvml_names__contains=[nvml_name], vram_mib_least__lte=vram_mib, vram_mib_most__gte=vram_mib
+    )
     assert variant.model.name == model
 
 
@@ -53,7 +55,12 @@ def test_a_detected_card_is_one_variant(nvml_name, vram_mib, model):
 )
 def test_each_variant_has_what_it_should_measure_with_these_kernels(variant, fp16, fp32, tensor, read):
     expected = GpuVariant.objects.get(name=variant).expectations.get(kernel_version="1")
-    assert (expected.fp16_tflops, expected.fp32_tflops, expected.tensor_tflops, expected.vram_read_gbps) == (fp16, fp32, tensor, read)
+    assert (expected.fp16_tflops, expected.fp32_tflops, expected.tensor_tflops, expected.vram_read_gbps) == (
+        fp16,
+        fp32,
+        tensor,
+        read,
+    )
     assert expected.vram_write_gbps == read
 
 

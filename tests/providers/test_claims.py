@@ -10,7 +10,6 @@ from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
 
 from providers.claims import GpusTaken, claim_gpus, free_gpus, held_by, release
 from providers.models import Gpu, GpuClaim
-from tests import hosts
 from tests.hosts import approved, connected
 
 RENTAL, BENCHMARK = GpuClaim.Kind.RENTAL, GpuClaim.Kind.BENCHMARK
@@ -84,10 +83,9 @@ def test_what_is_not_offerable_is_not_free(change: dict[str, object], now: datet
     assert len(free_gpus(host.machine, now)) == 0
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("committed")
 @pytest.mark.case("marketplace-9")
 def test_of_many_who_want_one_gpu_at_once_exactly_one_gets_it(now: datetime) -> None:
-    hosts.seed_again()
     host = connected(approved(at=now), at=now)
     gpus, barrier = host.gpus, threading.Barrier(8)
     won: list[uuid.UUID] = []

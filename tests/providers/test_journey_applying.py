@@ -33,7 +33,9 @@ def test_applying_being_asked_answering_and_being_approved(now, language):
     page = browser.post(review, follow=True)
     application = Application.objects.get()
     assert page.redirect_chain[-1][0] == application.get_absolute_url()
-    assert browser.get("/roles/apply").headers["Location"] == application.get_absolute_url(), "while it waits there is no second form"
+    assert browser.get("/roles/apply").headers["Location"] == application.get_absolute_url(), (
+        "while it waits there is no second form"
+    )
 
     change = reverse("admin:providers_application_change", args=[application.pk])
     desk.post(change, {"decision": "ask", "message": "Which <i>UPS</i> is it?"})
@@ -46,7 +48,9 @@ def test_applying_being_asked_answering_and_being_approved(now, language):
     unanswered = browser.post("/roles/apply", typed() | {"review": "1"})
     assert unanswered.status_code == 422
     assert 'id="id_answer_error"' in unanswered.content.decode()
-    review = browser.post("/roles/apply", typed(company="Darwish & Sons", answer="An APC.") | {"review": "1"}).headers["Location"]
+    review = browser.post("/roles/apply", typed(company="Darwish & Sons", answer="An APC.") | {"review": "1"}).headers[
+        "Location"
+    ]
     browser.post(review)
     application.refresh_from_db()
     assert (application.state, application.company) == ("submitted", "Darwish & Sons")
@@ -75,7 +79,10 @@ def test_after_a_rejection_one_applies_again_with_the_old_answers(now):
     desk.force_login(ada)
     browser.post(browser.post("/roles/apply", typed() | {"review": "1"}).headers["Location"])
     application = Application.objects.get()
-    desk.post(reverse("admin:providers_application_change", args=[application.pk]), {"decision": "reject", "message": "Too slow a line."})
+    desk.post(
+        reverse("admin:providers_application_change", args=[application.pk]),
+        {"decision": "reject", "message": "Too slow a line."},
+    )
     page = browser.get(application.get_absolute_url())
     assert "Too slow a line." in text_of(page)
     assert "Apply again" in text_of(page)

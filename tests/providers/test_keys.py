@@ -18,7 +18,9 @@ ADDRESS = "203.0.113.7"
 
 
 def provider_of(user, at) -> Provider:
-    return Provider.objects.create(organisation=organisation_of(user), tier="community", approved_at=at, commitment_months=3)
+    return Provider.objects.create(
+        organisation=organisation_of(user), tier="community", approved_at=at, commitment_months=3
+    )
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def test_a_key_needs_a_name(provider, yusuf, now):
         keys.make_api_key(provider=provider, name=" ", by=yusuf, at=now)
 
 
-@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+@pytest.mark.usefixtures("committed")
 def test_of_two_hosts_at_once_with_one_token_one_is_let_in(now):
     token = keys.make_token(provider=provider_of(person("Yusuf", at=now), now), application=None, at=now)
     barrier, outcomes = threading.Barrier(2), []

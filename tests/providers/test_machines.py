@@ -12,12 +12,7 @@ from providers.models import Gpu, Machine
 from tests import hosts
 from tests.hosts import Host, approved, card
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def committed(transactional_db: None) -> None:
-    hosts.seed_again()
+pytestmark = pytest.mark.usefixtures("committed")
 
 
 def all_at_once(*calls: Callable[[], int]) -> list[int]:

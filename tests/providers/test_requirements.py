@@ -11,7 +11,13 @@ pytestmark = pytest.mark.django_db
 
 
 def entry(slug="a100-80gb", **changes):
-    good = {"quantity": 4, "host_memory_gb": 512, "download_gbps": Decimal(2), "upload_gbps": Decimal(2), "always_available": True}
+    good = {
+        "quantity": 4,
+        "host_memory_gb": 512,
+        "download_gbps": Decimal(2),
+        "upload_gbps": Decimal(2),
+        "always_available": True,
+    }
     return EntryFacts(model=GpuModel.objects.get(slug=slug) if slug else None, **good | changes)
 
 
@@ -34,7 +40,10 @@ def test_a_strong_application_meets_both_tiers():
     ("given", "missed"),
     [
         (lambda: facts(entry("rtx-4090-24gb")), "Datacenter or workstation models of the catalogue"),
-        (lambda: facts(entry(None, other_model="RTX 5090", host_memory_gb=512)), "Datacenter or workstation models of the catalogue"),
+        (
+            lambda: facts(entry(None, other_model="RTX 5090", host_memory_gb=512)),
+            "Datacenter or workstation models of the catalogue",
+        ),
         (lambda: facts(entry(host_memory_gb=319)), "Memory: 32 GB per GPU, and at least the GPUs' VRAM"),
         (lambda: facts(entry("l4-24gb", host_memory_gb=127)), "Memory: 32 GB per GPU, and at least the GPUs' VRAM"),
         (lambda: facts(entry(download_gbps=Decimal("0.999"))), "Internet: 1 Gbps each way"),
@@ -49,7 +58,14 @@ def test_enterprise_misses_exactly_what_falls_short(given, missed):
 
 @pytest.mark.spec("E2", "K")
 def test_community_asks_less():
-    small = entry("rtx-4090-24gb", quantity=1, host_memory_gb=24, download_gbps=Decimal("0.1"), upload_gbps=Decimal("0.1"), always_available=False)
+    small = entry(
+        "rtx-4090-24gb",
+        quantity=1,
+        host_memory_gb=24,
+        download_gbps=Decimal("0.1"),
+        upload_gbps=Decimal("0.1"),
+        always_available=False,
+    )
     assert states(facts(small, ups=False, commitment_months=3))[0] == ["ok"] * 4
 
 

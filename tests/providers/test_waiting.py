@@ -17,11 +17,8 @@ from tests import hosts, server
 from tests.hosts import Host, approved, connected
 from tests.server import Server, live_server_process
 
-
-@pytest.fixture(autouse=True)
-def committed(transactional_db: None) -> None:
-    """The views read in threads of their own, which see only what is committed."""
-    hosts.seed_again()
+# The views read in threads of their own, which see only what is committed.
+pytestmark = pytest.mark.usefixtures("committed")
 
 
 def job(host: Host, at: datetime) -> Workload:

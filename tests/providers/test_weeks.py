@@ -54,4 +54,12 @@ def test_windows_that_overlap_are_refused_also_over_the_end_of_the_week(windows)
 
 
 def test_windows_that_touch_are_fine():
-    check_windows([[0, "22:00", "06:00"], [1, "06:00", "24:00"], [2, "00:00", "01:00"], [6, "22:00", "24:00"], [0, "00:00", "02:00"]])
+    check_windows(
+        [
+            [0, "22:00", "06:00"],
+            [1, "06:00", "24:00"],
+            [2, "00:00", "01:00"],
+            [6, "22:00", "24:00"],
+            [0, "00:00", "02:00"],
+        ]
+    )
