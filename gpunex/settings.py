@@ -98,6 +98,7 @@ SOLANA_EXPLORER = _env("SOLANA_EXPLORER", "" if EMBEDDED else "https://explorer.
 TREASURY_KEY_FILE = Path(_env("TREASURY_KEY_FILE"))
 USDC_MINT = _env("USDC_MINT")
 FAUCET_KEY_FILE = TREASURY_KEY_FILE.parent / "faucet.json" if EMBEDDED else None
+METRICS_TOKEN = _env("METRICS_TOKEN")
 AGENT_IMAGE = _env("AGENT_IMAGE", "gpunex/agent:latest")
 # Simulated machines are told apart everywhere; whether they may be rented is a setting, on in embedded mode only.
 SIMULATED_MACHINES_IN_MARKET = _flag("SIMULATED_MACHINES_IN_MARKET", default=EMBEDDED)
@@ -142,7 +143,6 @@ INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
     "django.contrib.postgres",
-    "django.contrib.humanize",
     "allauth",
     "allauth.account",
     "allauth.mfa",

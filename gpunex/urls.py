@@ -4,7 +4,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path
 
-from gpunex import dev, health
+from gpunex import dev, health, metrics
 from marketplace.views.front import front
 from providers.views.guide import guide
 from providers.views.keys import agent_install
@@ -16,6 +16,7 @@ urlpatterns = [
     path("me/", include("gpunex.accounts.urls")),
     path("health/live", health.live, name="health_live"),
     path("health/ready", health.ready, name="health_ready"),
+    path("metrics", metrics.metrics, name="metrics"),
     path("agent", agent_install, name="agent_install"),
     path("guide", guide, name="guide"),
     path("", include("providers.urls")),
