@@ -2,7 +2,8 @@
 
 It is the price of the rental's last minutes, 30 in the community tier and 120 in the enterprise tier (settings), never more
 than the rental was charged. The renter has it at once, from ``platform.credits``; what the provider's payable covers moves
-there at once too, and the platform bears the rest. Where somebody belongs to both sides the platform bears nothing: a provider
+there at once too (``payouts.runs.kept_back`` sees to it that it covers the running rentals' credits), and the platform
+bears the rest. Where somebody belongs to both sides the platform bears nothing: a provider
 who rents his own GPUs, is paid out and then pulls the plug would have made the credit out of nothing.
 
 >>> credit_of(charged_micro=18_017_222, rate_micro_per_hour=4_100_000, minutes=120)

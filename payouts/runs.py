@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 
 from billing import ledger, metering
 from billing.ledger import Kind, Move, NotEnoughMoney, ReasonMissing
-from billing.models import Account
+from billing.models import Account, Meter
 from gpunex.accounts.models import Organisation, User
 from gpunex.kit.refusals import Refusal
 from gpunex.kit.time import first_business_day
@@ -175,13 +175,32 @@ def _pay_in_cycle(*, run: PayoutRun, organisation: Organisation, at: datetime) -
 
 
 def payable_at(organisation: Organisation, cut_off: datetime | None) -> int:
-    """What was earned (before ``cut_off``, if given) and is not paid out yet. Locks the account until the transaction ends."""
+    """What was earned (before ``cut_off``, if given), is not paid out yet and need not be kept back.
+
+    Locks the account until the transaction ends.
+    """
     account = ledger.account(Kind.PROVIDER_PAYABLE, organisation=organisation)
     account = Account.objects.select_for_update(no_key=True).get(pk=account.pk)
-    if cut_off is None:
-        return account.balance_micro
-    later = account.incoming.filter(effective_at__gte=cut_off).aggregate(total=Sum("amount_micro"))["total"] or 0
-    return max(0, account.balance_micro - later)
+    later = 0
+    if cut_off is not None:
+        later = account.incoming.filter(effective_at__gte=cut_off).aggregate(total=Sum("amount_micro"))["total"] or 0
+    return max(0, account.balance_micro - later - kept_back(organisation))
+
+
+def kept_back(organisation: Organisation) -> int:
+    """What stays until the rentals that run now have ended: the most that a break of them would credit to their renters.
+
+    Without it a provider could be paid for a rental, break it, and leave its credit to the platform. The longest credit
+    of any tier is counted, since a meter knows no tiers; once a rental ends well all of it is payable.
+    """
+    policy = Policy.load()
+    minutes = max(policy.sla_community_minutes, policy.sla_enterprise_minutes)
+    return sum(
+        min(billed - fee, rate * minutes // 60)
+        for billed, fee, rate in Meter.objects.filter(payee=organisation, closed=False).values_list(
+            "billed_gross_micro", "billed_fee_micro", "rate_micro_per_hour"
+        )
+    )
 
 
 # --- by hand ---------------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def _page(request: HttpRequest, *, at: datetime) -> dict[str, Any]:
     in_transit = rows.filter(state__in=Payout.OPEN_STATES).aggregate(micro=Sum("amount_micro"))["micro"] or 0
     cadence, cut_off, execute_on = runs.next_payout(organisation, at)
     preference = methods.cadence_of(organisation)
-    policy = Policy.load()
+    policy, kept = Policy.load(), runs.kept_back(organisation)
     return {
         "nav": "payouts",
         "at": at,
@@ -147,7 +147,8 @@ def _page(request: HttpRequest, *, at: datetime) -> dict[str, Any]:
         "execute_on": execute_on,
         "minimum_micro": runs.minimum_micro(cadence, policy),
         "payable_micro": earning.posted_micro,
-        "so_far_micro": earning.posted_micro + earning.accruing_micro,
+        "so_far_micro": max(0, earning.posted_micro + earning.accruing_micro - kept),
+        "kept_micro": kept,
         "in_transit_micro": in_transit,
         "paid_micro": paid["micro"] or 0,
         "paid_count": paid["count"],

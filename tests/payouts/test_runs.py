@@ -114,12 +114,13 @@ def test_a_rental_over_the_cut_off_is_paid_up_to_it() -> None:
     renter = organisation("renter")
     org = earner(0, at=MONDAY - timedelta(days=1))
     fund(renter, 500 * USDC, at=MONDAY - timedelta(days=1))
-    start = MONDAY - timedelta(hours=2)
+    start = MONDAY - timedelta(hours=4)
     meter = start_meter(renter, org, at=start, rate=30 * USDC, fee_bps=1000)
     metering.prove(until={meter.pk: MONDAY + timedelta(minutes=10)})
     assert runs.make_due(at=MONDAY + timedelta(minutes=10)) == 1
-    assert Payout.objects.get().amount_micro == 54 * USDC
-    assert owned(org, Kind.PROVIDER_PAYABLE) == 4_500_000
+    # Four hours less the fee; of it two hours' price stays while the rental runs. The ten minutes after are the next week's.
+    assert Payout.objects.get().amount_micro == 108 * USDC - 60 * USDC
+    assert owned(org, Kind.PROVIDER_PAYABLE) == 60 * USDC + 4_500_000
 
 
 @pytest.mark.spec("H1")
@@ -198,6 +199,24 @@ def test_off_cycle_pays_below_the_minimum_and_needs_a_reason_staff_and_money(at:
         runs.pay_off_cycle(organisation=org, by=admin, reason="again", at=at)
     with pytest.raises(runs.NoPayoutMethod):
         runs.pay_off_cycle(organisation=earner(USDC, at=at, wallet=False), by=admin, reason="x", at=at)
+
+
+def test_what_a_break_of_running_rentals_would_credit_stays_until_they_end(at: datetime, admin: User) -> None:
+    org, renter = earner(30 * USDC, at=at), organisation("renter")
+    fund(renter, 100 * USDC, at=at)
+    meter = start_meter(payer=renter, payee=org, rate=2 * USDC, at=at)
+    later = at + timedelta(hours=10)
+    metering.prove(until={meter.pk: later})
+    first = runs.pay_off_cycle(organisation=org, by=admin, reason="while it runs", at=later)
+    meter.refresh_from_db()
+    net = meter.billed_gross_micro - meter.billed_fee_micro
+    # Two hours of it at the most: the credit of the enterprise tier.
+    assert runs.kept_back(org) == 4 * USDC
+    assert first.amount_micro == 30 * USDC + net - 4 * USDC
+    metering.close_meter(meter=meter, ended_at=later, at=later)
+    assert runs.kept_back(org) == 0
+    assert runs.pay_off_cycle(organisation=org, by=admin, reason="it ended well", at=later).amount_micro == 4 * USDC
+    assert ledger.verify_books().drift_micro == 0
 
 
 @pytest.mark.django_db(transaction=True)
