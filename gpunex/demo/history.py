@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
+from django.db.models import Max
 from django.utils import timezone
 
 from billing import metering
@@ -25,7 +26,7 @@ from marketplace import lifecycle, listings, rentals
 from marketplace.models import Job, Listing, Rental, RentalGpu, Request
 from payouts import runs
 from payouts.models import Payout
-from providers.models import Gpu, GpuClaim, Machine, Provider, Workload
+from providers.models import Gpu, GpuClaim, Machine, Provider, Workload, WorkloadLog
 from reliability import incidents, scores
 from reliability.models import Benchmark, Connection, Score
 
@@ -71,8 +72,10 @@ def write(*, days: int, at: datetime) -> None:
             past += [(stint, listing) for stint in _stints(listing, began, source, at=at)]
     # In the order in which they ended, so that statements read as they would have been written.
     past.sort(key=lambda pair: pair[0].end)
-    if not Request.objects.filter(key__startswith="past-").exists():
-        for stint, listing in past:
+    # Cut off the last time (kill -9): only what begins after all that was written, so that no GPU is rented twice.
+    written = Rental.objects.filter(request__key__startswith="past-").aggregate(last=Max("ended_at"))["last"]
+    for stint, listing in past:
+        if written is None or stint.start > written + timedelta(minutes=1):
             renter = (
                 demo_renter
                 if source.random() < 0.04 and stint.end > at - timedelta(days=20)
@@ -267,6 +270,10 @@ def _rental(listing: Listing, renter: Organisation, stint: Stint, *, fee_bps: in
         created_at=asked,
     )
     Job.objects.create(rental=rental, workload=workload)
+    text = _log(stint, source)
+    WorkloadLog.objects.create(
+        workload=workload, attempt=1, offset=0, length=len(text.encode()), text=text, received_at=end
+    )
     incidents.record_outcome(
         machine=machine, reference=rental.public_id, cause=stint.cause, provider_fault=fault, at=end
     )
@@ -279,6 +286,17 @@ def _rental(listing: Listing, renter: Organisation, stint: Stint, *, fee_bps: in
             reference=rental.public_id,
             evidence={"at": iso_z(end)},
         )
+
+
+def _log(stint: Stint, source: random.Random) -> str:
+    """What a past job printed; it says that it is made up, as the simulated engine does."""
+    lines = ["[simulated] No GPU and no container stood behind this job: its output is made up."]
+    loss = source.uniform(2.2, 3.4)
+    for epoch in range(1, 21):
+        loss *= source.uniform(0.86, 0.96)
+        lines.append(f"epoch {epoch:>2}/20  loss {loss:.4f}")
+    ending = {"completed": "done", "stopped": "interrupted", "exit_nonzero": "RuntimeError: non-finite loss, stopping"}
+    return "\n".join([*lines, ending.get(stint.cause, "")]).rstrip() + "\n"
 
 
 def _run_some(renters: list[Organisation], source: random.Random) -> None:
