@@ -89,12 +89,13 @@ class Platform:
             time.sleep(0.05)
 
     def _left_over(self) -> list[str]:
-        """The command lines of this cluster's processes, the hosts' agents aside."""
+        """The command lines of this cluster's processes, the hosts' agents and those of other checkouts aside."""
         mark = f"GPUNEX_CLUSTER={self.cluster.name}".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if mark in (process / "environ").read_bytes().split(b"\0"):
+                here = (process / "cwd").readlink() == self.cluster.root
+                if here and mark in (process / "environ").read_bytes().split(b"\0"):
                     found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
         return [line for line in found if line and " -m agent " not in line]
 

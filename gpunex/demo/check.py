@@ -67,8 +67,8 @@ class Story:
             ("The token does not work twice", self._token_is_used),
             ("The benchmark ran by itself", self._benchmark),
             ("A price puts the GPUs on the market", self._price),
-            ("A renter signs up and funds a balance on chain", self._fund),
-            ("Without money nothing can be rented", self._refused_without_money),
+            ("A renter signs up and has an address of their own", self._fund),
+            ("Without money nothing is rented; then USDC arrives on chain", self._refused_without_money),
             ("The renter rents a GPU; the job runs", self._rent),
             ("Logs arrive and the job ends with its exit code", self._watch),
             ("Charged by the second, and the provider credited", self._bill),
@@ -339,7 +339,7 @@ class Story:
             page = self.renter.get(self.rental_path)
             # The badge beside the name, and not the list of states to come.
             if re.search(r'id="rental-head"(?:(?!</div>).)*\bRunning\b', page.body, re.DOTALL):
-                return f"rental {self.rental_path[9:17]} runs"
+                return f"rental r-{self.rental_path[9:17]} runs"
         raise Unexpected(f"the job did not run: {page.summary()}")
 
     def _watch(self) -> str:

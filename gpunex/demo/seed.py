@@ -58,8 +58,12 @@ def before_fleet(folder: Path) -> Path:
         ]
     _leave_an_application(at)
     fund([people.ensure(people.RENTER), *(people.ensure(person, organisation=name) for person, name in RENTERS)], at=at)
-    with os.fdopen(os.open(plan, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    # Whole or not at all: half a plan would stop every later start.
+    unfinished = plan.with_suffix(".new")
+    unfinished.unlink(missing_ok=True)
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump(members, file, indent=1)
+    unfinished.replace(plan)
     return plan
 
 

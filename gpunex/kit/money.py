@@ -11,6 +11,7 @@
 import re
 from typing import Any
 
+from django import forms
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -52,6 +53,29 @@ def as_decimal_string(micro: int) -> str:
     return f"{'-' if micro < 0 else ''}{whole}.{decimals}"
 
 
+class UsdcFormField(forms.CharField):
+    """An amount as people write it, in USDC; whole micro-USDC once cleaned."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.widget.attrs |= {"inputmode": "decimal", "dir": "ltr", "autocomplete": "off"}
+
+    def prepare_value(self, value: Any) -> Any:
+        return as_decimal_string(value) if isinstance(value, int) else value
+
+    def clean(self, value: Any) -> int | None:
+        text = super().clean(value)
+        if not text:
+            return None
+        try:
+            return parse_usdc(text)
+        except NotAnAmount as refusal:
+            raise ValidationError(str(refusal), code=refusal.code) from refusal
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return super().has_changed(self.prepare_value(initial), data)
+
+
 class UsdcField(models.BigIntegerField):
     """Whole micro-USDC in a bigint column. Columns are named ``*_micro``."""
 
@@ -59,6 +83,11 @@ class UsdcField(models.BigIntegerField):
         if isinstance(value, float):
             raise ValidationError("an amount of money is never a float")
         return super().to_python(value)
+
+    def formfield(self, **kwargs: Any) -> Any:
+        """Typed in USDC: a slip of a zero in micro-USDC would be a factor of ten."""
+        kwargs.pop("choices_form_class", None)
+        return models.Field.formfield(self, form_class=UsdcFormField, **kwargs)
 
     def get_prep_value(self, value: Any) -> Any:
         if isinstance(value, float):

@@ -50,7 +50,11 @@ class TellingAdmin(ModelAdmin):
             return message
         told = [
             _("%(field)s: %(old)s → %(new)s")
-            % {"field": form.fields[name].label or name, "old": form[name].initial, "new": form.cleaned_data.get(name)}
+            % {
+                "field": form.fields[name].label or name,
+                "old": form.fields[name].prepare_value(form[name].initial),
+                "new": form.fields[name].prepare_value(form.cleaned_data.get(name)),
+            }
             for name in form.changed_data
         ]
         return [{"changed": {"fields": told}}, *(part for part in message if "name" in next(iter(part.values()), {}))]

@@ -87,7 +87,7 @@ def install(request: HttpRequest) -> HttpResponse:
             "line": f"curl -fsSL {settings.PUBLIC_URL}/agent | bash",
             "token": token,
             "token_days": policy.enrolment_token_days,
-            "simulate": f"GPUNEX_API_KEY={token or '<key>'} uv run python -m agent --url {settings.PUBLIC_URL} --simulate rtx4090x2"
+            "simulate": f"GPUNEX_API_KEY={token or '<key>'} .venv/bin/python -m agent --url {settings.PUBLIC_URL} --simulate rtx4090x2"
             if settings.EMBEDDED
             else "",
             "docker": DOCKER_LEAST,

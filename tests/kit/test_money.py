@@ -1,4 +1,5 @@
 import pytest
+from django.core.exceptions import ValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,16 @@ def test_a_float_is_never_an_amount():
         parse_usdc(1.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         UsdcField().get_prep_value(1.5)
+
+
+def test_a_form_takes_usdc_and_shows_it_so():
+    field = UsdcField().formfield()
+    assert field.clean("10000.50") == 10_000_500_000
+    assert field.prepare_value(10_000_500_000) == "10000.50"
+    assert not field.has_changed(5_000_000, "5.00")
+    assert field.has_changed(5_000_000, "50.00")
+    with pytest.raises(ValidationError, match=r"12\.50"):
+        field.clean("5,00")
 
 
 @given(st.integers(min_value=0, max_value=LARGEST_MICRO))
