@@ -1,7 +1,8 @@
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
+import time_machine
 from django.core import mail as django_mail
 from django.test import Client
 from django.urls import reverse
@@ -91,6 +92,22 @@ def test_signing_up_makes_an_organisation_and_asks_to_confirm_the_address(client
     assert page.status_code == 200
     client.post(link[link.index("/account") :])
     assert client.get(reverse("accounts:notices")).status_code == 200
+
+
+def test_a_confirmation_link_that_expired_says_what_to_do(client):
+    client.post(
+        reverse("account_signup"),
+        {"email": "slow@example.com", "password1": "correct-horse-77", "full_name": "Slow Person"},
+    )
+    deliver_due(at=datetime.now(UTC))
+    found = re.search(r"http\S+(/account/confirm-email/\S+/)", django_mail.outbox[0].body)
+    assert found is not None
+    with time_machine.travel(datetime.now(UTC) + timedelta(days=4)):
+        page = client.get(found[1])
+        assert page.status_code == 200
+        assert "sign in" in page.content.decode().lower()
+        assert client.post(found[1]).status_code == 404
+    assert not User.objects.get(email="slow@example.com").emailaddress_set.get().verified
 
 
 def test_a_confirmation_link_that_is_none_says_what_to_do(client):
