@@ -111,7 +111,7 @@ def shade_of(rental: Rental) -> str:
     return "bad" if rental.provider_fault else "ok" if rental.cause == Rental.Cause.COMPLETED else "idle"
 
 
-def _style(rental: Rental, at: datetime) -> show.Style:
+def _precision(rental: Rental, at: datetime) -> show.Style:
     """Times to the second, unless the rental reaches over a midnight: then each says its day."""
     return "seconds" if rental.created_at.date() == (rental.ended_at or at).date() else "full"
 
@@ -141,8 +141,8 @@ def _live(rental: Rental) -> dict[str, Any]:
         "limit": limit,
         "left_seconds": max(0, int((limit.at - at).total_seconds())) if limit else None,
         "credit_micro": credits.given(rental) if rental.provider_fault else 0,
-        "style": _style(rental, at),
-        "steps": _steps(rental, limit, style=_style(rental, at)),
+        "precision": _precision(rental, at),
+        "steps": _steps(rental, limit, precision=_precision(rental, at)),
         "cards": _cards(rental, at),
         "bill": _bill(rental),
         "shares": _shares(rental, accrued.seconds if accrued else 0, accrued.gross_micro if accrued else 0),
@@ -155,7 +155,7 @@ def _fixed(rental: Rental) -> dict[str, Any]:
     return {"request_": rental.request, "command": text, "fee_percent": f"{rental.fee_bps / 100:g}"}
 
 
-def _steps(rental: Rental, limit: limits.Limit | None, *, style: show.Style) -> list[dict[str, Any]]:
+def _steps(rental: Rental, limit: limits.Limit | None, *, precision: show.Style) -> list[dict[str, Any]]:
     """The states in order, each saying whether it costs."""
     workload = rental.job.workload
     free, billed = pgettext("cost", "free"), _("billed")
@@ -173,7 +173,7 @@ def _steps(rental: Rental, limit: limits.Limit | None, *, style: show.Style) -> 
             "state": "done",
             "title": _("GPUs reserved"),
             "note": rental.listing.machine.name,
-            "when": ui.when(rental.created_at, style),
+            "when": ui.when(rental.created_at, precision),
             "cost": free,
         },
         {
@@ -186,7 +186,7 @@ def _steps(rental: Rental, limit: limits.Limit | None, *, style: show.Style) -> 
             "state": ("done" if rental.state in (State.ENDING, State.ENDED) else "now") if started else "later",
             "title": _("Running"),
             "note": _("from the first sign of life of the container") if started else "",
-            "when": ui.when(rental.running_at, style) if rental.running_at else "",
+            "when": ui.when(rental.running_at, precision) if rental.running_at else "",
             "cost": billed,
         },
     ]
@@ -196,7 +196,7 @@ def _steps(rental: Rental, limit: limits.Limit | None, *, style: show.Style) -> 
                 "state": "now",
                 "title": _("Stopping"),
                 "note": rental.get_cause_display(),
-                "when": ui.when(rental.stop_asked_at, style),
+                "when": ui.when(rental.stop_asked_at, precision),
                 "cost": free,
             }
         )
@@ -209,7 +209,7 @@ def _steps(rental: Rental, limit: limits.Limit | None, *, style: show.Style) -> 
             else _("at %(time)s at the latest") % {"time": show.moment(limit.at)}
             if limit
             else "",
-            "when": ui.when(rental.ended_at, style) if ended else "",
+            "when": ui.when(rental.ended_at, precision) if ended else "",
             "cost": free,
         }
     )

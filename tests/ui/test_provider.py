@@ -147,7 +147,7 @@ def _approve(page: Page, url: str, email: str) -> None:
 def _start(command: str, folder: Path) -> subprocess.Popen[bytes]:
     """The page's own line, with this Python and a place for the host's state."""
     words = shlex.split(command)
-    variables = dict(word.split("=", 1) for word in words[: words.index("uv")])
+    variables = dict(word.split("=", 1) for word in words[: words.index(".venv/bin/python")])
     arguments = words[words.index("-m") :]
     assert arguments[:2] == ["-m", "agent"]
     with (folder / "agent.log").open("wb") as log:
