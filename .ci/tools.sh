@@ -11,6 +11,8 @@ works chromium || works google-chrome || works chromium-browser || missing+=(chr
 command -v dockerd >/dev/null || [ -x /usr/sbin/dockerd ] || missing+=(docker.io)
 works gcc || missing+=(gcc libc6-dev)
 works shellcheck || missing+=(shellcheck)
+command -v ip >/dev/null || [ -x /usr/sbin/ip ] || [ -x /sbin/ip ] || missing+=(iproute2)
+works nft || works /usr/sbin/nft || missing+=(nftables)
 [ "${#missing[@]}" -gt 0 ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

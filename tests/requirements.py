@@ -4,6 +4,7 @@ import functools
 import os
 import shutil
 import subprocess
+from typing import NoReturn
 
 import pytest
 
@@ -12,6 +13,7 @@ PROGRAMS = {
     "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium"),
     "dockerd": (("dockerd", "/usr/sbin/dockerd"), "docker.io"),
     "gcc": (("gcc",), "gcc"),
+    "nft": (("nft", "/usr/sbin/nft"), "nftables"),
     "shellcheck": (("shellcheck",), "shellcheck"),
 }
 
@@ -27,11 +29,15 @@ def require(tool: str, group: str) -> str:
         _install(PROGRAMS[tool][1])
         found = find(tool)
     if found is None:
-        reason = f"{group}: {tool} is missing (sudo apt-get install {PROGRAMS[tool][1]})"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        unavailable(f"{group}: {tool} is missing (sudo apt-get install {PROGRAMS[tool][1]})")
     return found
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip for what a machine cannot do; under ``CI=true``, where it could, fail."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 def find(tool: str) -> str | None:

@@ -3,7 +3,6 @@
 import io
 import os
 import resource
-import shutil
 import subprocess
 import tarfile
 import time
@@ -17,6 +16,7 @@ from agent.docker_engine import DockerEngine
 from agent.engine import Container, ContainerPlan, EngineDown, EngineError, ImageInvalid
 from agent.spec import Share, job_plan
 from tests.agent.conftest import GPUS, MACHINE, WORKLOAD
+from tests.requirements import require, unavailable
 
 HERE = Path(__file__).parent
 SHARE = Share(memory_mib=64, cpus=1, shm_max_mib=64)
@@ -26,11 +26,10 @@ IMAGE = "gpunex-test-probe"
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a daemon that this module alone uses."""
-    missing = [tool for tool in ("dockerd", "unshare", "gcc", "nft") if shutil.which(tool) is None]
-    if missing or os.geteuid() != 0:
-        pytest.skip(
-            f"no Docker engine can be started here: {'not root' if not missing else 'no ' + ', '.join(missing)}"
-        )
+    if os.geteuid() != 0:
+        pytest.skip("no Docker engine can be started here: not root")
+    for tool in ("dockerd", "gcc", "nft"):
+        require(tool, "the agent on a Docker engine")
     folder = tmp_path_factory.mktemp("docker")
     hook = folder / "bin" / "nvidia-container-runtime-hook"
     hook.parent.mkdir()
@@ -53,7 +52,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 break
             except EngineError:
                 if child.poll() is not None or time.monotonic() > deadline:
-                    pytest.skip(f"the Docker engine does not start here: {(folder / 'log').read_text()[-300:]}")
+                    unavailable(f"the Docker engine does not start here: {(folder / 'log').read_text()[-300:]}")
                 time.sleep(0.2)
         yield address
     finally:

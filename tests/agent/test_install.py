@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.requirements import require
+
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "agent" / "install.sh"
 GPU = "GPU-0a000000-0000-0000-0000-000000000000"
 FAKES = {
@@ -79,9 +81,7 @@ def calls(tmp_path: Path) -> str:
 
 
 def test_shellcheck_finds_nothing() -> None:
-    tool = shutil.which("shellcheck")
-    if tool is None:
-        pytest.skip("no shellcheck on this machine")
+    tool = require("shellcheck", "the installer")
     done = subprocess.run([tool, SCRIPT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 

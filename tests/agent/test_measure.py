@@ -15,6 +15,7 @@ from agent.driver import Sample
 from agent.measure import Card, Wrong
 from agent.results import checksum
 from agent.work import BenchmarkFailed
+from tests.requirements import require
 
 HERE = Path(__file__).parent
 FIRST = "GPU-00000000-0000-0000-0000-000000000000"
@@ -69,9 +70,7 @@ def test_the_work_that_is_counted_is_the_work_that_is_written() -> None:
 
 @pytest.fixture(scope="session")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler (gcc) for the stub of libcuda.so.1")
+    compiler = require("gcc", "measuring on a stub of libcuda.so.1")
     library = tmp_path_factory.mktemp("cuda") / "libcuda.so.1"
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", library, HERE / "libcuda_stub.c", "-lm"],

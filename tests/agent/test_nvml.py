@@ -9,6 +9,7 @@ import pytest
 
 from agent.driver import DriverAbsent, DriverHung, Gpu, Reading, Sample, xid_health
 from agent.watch import WatchedDriver
+from tests.requirements import require
 
 HERE = Path(__file__).parent
 L4 = {
@@ -40,9 +41,7 @@ class Library:
 
 @pytest.fixture(scope="session")
 def stub_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler (gcc) for the stub of libnvidia-ml.so.1")
+    compiler = require("gcc", "NVML on a stub of libnvidia-ml.so.1")
     folder = tmp_path_factory.mktemp("nvml")
     source, library = HERE / "libnvidia_ml_stub.c", folder / "libnvidia-ml.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, source], check=True)
