@@ -76,6 +76,10 @@ class Move(StrEnum):
     PAYOUT = "payout"  # earnings set aside for a payout
     PAID = "payout_paid"
     BACK = "payout_back"  # a payout failed: its money is earnings again
+    RETURNED = "payout_returned"  # a bank sent a paid payout back: its money is earnings again
+    REFUND = "refund"  # a charge, or a part of it, given back by hand
+    RECOVERY = "recovery"  # a provider's debt taken from its earnings
+    WRITE_OFF = "write_off"  # a debt that the platform bears
     ADJUSTMENT = "adjustment"
     REVERSAL = "reversal"
 

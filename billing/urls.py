@@ -1,9 +1,9 @@
 from django.urls import path
 
-from billing import views
+from billing.views import balance
 
 app_name = "billing"
 urlpatterns = [
-    path("balance", views.balance, name="balance"),
-    path("balance/test-usdc", views.test_usdc, name="test_usdc"),
+    path("balance", balance.balance, name="balance"),
+    path("balance/test-usdc", balance.test_usdc, name="test_usdc"),
 ]

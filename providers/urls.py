@@ -1,7 +1,7 @@
 from django.urls import URLPattern, URLResolver, include, path
 
-from billing import views as billing_views
-from payouts import views as payout_views
+from billing.views import earnings
+from payouts.views import overview, receipts, wallets
 from providers.views import (
     applications,
     availability,
@@ -49,12 +49,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("provider/pricing", pricing.prices, name="pricing"),
     path("provider/availability", availability.availability, name="availability"),
     path("provider/availability/<uuid:public_id>", availability.machine_hours, name="availability_of"),
-    path("provider/earnings", billing_views.earnings, name="earnings"),
-    path("provider/payouts", payout_views.payouts, name="payouts"),
-    path("provider/payouts/wallet", payout_views.connect_wallet, name="connect_wallet"),
-    path("provider/payouts/wallet/cancel", payout_views.cancel_wallet, name="cancel_wallet"),
-    path("provider/payouts/cadence", payout_views.cadence, name="cadence"),
-    path("provider/payouts/<uuid:public_id>", payout_views.payout, name="payout"),
+    path("provider/earnings", earnings.earnings, name="earnings"),
+    path("provider/payouts", overview.payouts, name="payouts"),
+    path("provider/payouts/wallet", wallets.connect_wallet, name="connect_wallet"),
+    path("provider/payouts/wallet/cancel", wallets.cancel_wallet, name="cancel_wallet"),
+    path("provider/payouts/cadence", overview.cadence, name="cadence"),
+    path("provider/payouts/<uuid:public_id>", receipts.payout, name="payout"),
     path("provider/performance", performance.performance, name="performance"),
     path("provider/settings", settings.settings, name="settings"),
 ]

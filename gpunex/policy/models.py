@@ -18,6 +18,34 @@ class Tier(models.TextChoices):
     ENTERPRISE = "enterprise", _("Enterprise")
 
 
+def default_payout_countries() -> list[str]:
+    """Where bank payouts go at first: the countries of SEPA with the euro, and the United States."""
+    return [
+        "AT",
+        "BE",
+        "BG",
+        "CY",
+        "DE",
+        "EE",
+        "ES",
+        "FI",
+        "FR",
+        "GR",
+        "HR",
+        "IE",
+        "IT",
+        "LT",
+        "LU",
+        "LV",
+        "MT",
+        "NL",
+        "PT",
+        "SI",
+        "SK",
+        "US",
+    ]
+
+
 class Policy(models.Model):
     """The platform's one row (pk 1)."""
 
@@ -27,6 +55,17 @@ class Policy(models.Model):
     weekly_minimum_micro = UsdcField(_("weekly payout from, USDC"), default=20_000_000)
     monthly_minimum_micro = UsdcField(_("monthly payout from, USDC"), default=5_000_000)
     payout_cap_micro = UsdcField(_("highest single payout without a second admin, USDC"), default=10_000_000_000)
+    run_cap_micro = UsdcField(_("highest payout run without a second admin, USDC"), default=50_000_000_000)
+    payout_countries = models.JSONField(
+        _("bank payouts to these countries (ISO 3166)"), default=default_payout_countries
+    )
+    rate_hours = models.PositiveSmallIntegerField(_("an exchange rate is good for, hours"), default=24)
+    wallet_cool_down_hours = models.PositiveSmallIntegerField(
+        _("change of payout destination waits, hours"), default=48
+    )
+    deposit_sweep_micro = UsdcField(_("deposits are collected from, USDC"), default=1_000_000)
+    warning_hours_early = models.PositiveSmallIntegerField(_("first balance warning before the end, hours"), default=24)
+    warning_hours_late = models.PositiveSmallIntegerField(_("last balance warning before the end, hours"), default=1)
     payouts_paused = models.BooleanField(_("payouts paused (kill switch)"), default=False)
     heartbeat_seconds = models.PositiveSmallIntegerField(_("heartbeat every, seconds"), default=10)
     offline_seconds = models.PositiveSmallIntegerField(_("offline after silence of, seconds"), default=45)
