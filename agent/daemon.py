@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agent import __version__
-from agent.clock import Clock, iso
+from agent.clock import Clock, boot_seconds, iso
 from agent.inventory import Inventory
 from agent.jobs import Jobs
+from agent.journal import Journal
 from agent.logs import LogShipper
 from agent.outbox import Outbox, Sender
 from agent.platform import Backoff, Platform, Refused, Unreachable
@@ -26,7 +27,8 @@ POLL_WAIT_S = 25
 SAMPLE_S = 5.0
 INVENTORY_S = 300.0
 VOLATILE = ("disk_free_gib",)  # changes all the time and is no news
-TELL_SKEW_S = 60.0
+TELL_SKEW_S = 5.0  # as the platform tells
+GAP_BEATS = 3  # as many beats without an answer are worth telling
 
 
 class Daemon:
@@ -43,6 +45,7 @@ class Daemon:
         inventory: Inventory,
         jobs: Jobs,
         logs: LogShipper,
+        journal: Journal,
         clock: Clock,
         boot_id: str,
         stop: threading.Event,
@@ -50,7 +53,7 @@ class Daemon:
     ) -> None:
         self._identity, self._state, self._database, self._platform = identity, state, database, platform
         self._outbox, self._inventory, self._jobs, self._logs, self._clock = outbox, inventory, jobs, logs, clock
-        self._boot_id, self._sample_s = boot_id, sample_s
+        self._journal, self._boot_id, self._sample_s = journal, boot_id, sample_s
         self._stop = stop
         self._sender = Sender(outbox=outbox, platform=platform, answered=jobs.answered, disowned=jobs.disowned)
         self._told: dict[str, float] = {}
@@ -92,7 +95,9 @@ class Daemon:
             begun = time.monotonic()
             wait_s = interval_s
             try:
-                answer = self._platform.heartbeat(self._heartbeat())
+                self._journal.tick()
+                answer = self._platform.heartbeat(self._heartbeat(interval_s))
+                self._journal.heard()
                 interval_s = _between(answer.get("interval_s"), 1, 60, interval_s)
                 backoff.success()
                 self._accepted(answer)
@@ -106,8 +111,10 @@ class Daemon:
                 log.exception("heartbeat")
             stop.wait(max(0.2, wait_s))
 
-    def _heartbeat(self) -> dict[str, Any]:
-        return {
+    def _heartbeat(self, interval_s: float) -> dict[str, Any]:
+        gap = self._journal.gap(longer_than_s=GAP_BEATS * interval_s)
+        body = {} if gap is None else {"gap": gap}
+        return body | {
             "boot_id": self._boot_id,
             "sequence": self._database.next_number("heartbeat"),
             "agent_version": __version__,
@@ -204,7 +211,9 @@ class Daemon:
         if reading is None:
             return
         at = iso(self._clock.now())
-        samples = [{**asdict(sample), "at": at} for sample in reading.samples]
+        # Also by the boot clock: should the time prove wrong before they are sent, theirs is worked out anew.
+        taken = {"at": at, "boot": [self._boot_id, boot_seconds()]}
+        samples = [{**asdict(sample), **taken} for sample in reading.samples]
         if samples:
             self._outbox.samples(samples, taken_at=time.time())
         if reading.lost:
@@ -237,12 +246,19 @@ class Daemon:
     def _send_samples(self, batch: list[tuple[int, dict[str, Any]]]) -> None:
         numbers = [number for number, _ in batch]
         try:
-            self._platform.telemetry([sample for _, sample in batch])
+            self._platform.telemetry([self._timed(sample) for _, sample in batch])
         except Refused as refusal:
             if refusal.status in (401, 429):
                 raise
             log.error("the platform refused telemetry (%s: %s); dropped", refusal.code, refusal.detail)
         self._outbox.forget_samples(numbers)
+
+    def _timed(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """A stored sample with its time in the platform's time as far as it is known now."""
+        boot_id, boot_s = sample.pop("boot", ("", 0.0))
+        if boot_id == self._boot_id:
+            sample["at"] = iso(self._clock.now() - timedelta(seconds=boot_seconds() - boot_s))
+        return sample
 
 
 def _lasting(inventory: dict[str, Any]) -> dict[str, Any]:

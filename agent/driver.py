@@ -9,9 +9,39 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})  # the job's own fault
-DEGRADED_XIDS = frozenset({48, 63, 94, 119, 120})  # finish what runs, then reset or reboot
-FATAL_XIDS = frozenset({64, 74, 79, 95})  # nothing more may run on it
+# The job's own fault: NVIDIA's catalogue says to restart the program, or to ignore them.
+APPLICATION_XIDS = frozenset(
+    {
+        8,
+        13,
+        31,
+        32,
+        39,
+        40,
+        41,
+        43,
+        45,
+        47,
+        65,
+        68,
+        69,
+        80,
+        *range(82, 87),
+        88,
+        89,
+        *range(96, 108),
+        109,
+        *range(126, 136),
+        139,
+    }
+)
+FATAL_XIDS = frozenset({64, 74, 79, 95, 140, 143, 158, 167})  # nothing more may run on it
+# Counters of the card's memory, and its health once they grow. A new driver starts them over; a jump of millions is none.
+COUNTERS = {
+    "uncorrected": "degraded", "row_remap_pending": "degraded", "row_remap_failed": "fatal", "pages_pending": "degraded",
+}  # fmt: skip
+MOST_GROWTH = 1_000_000
+HEAT = frozenset({"hw_thermal_slowdown", "sw_thermal_slowdown"})
 
 
 class DriverHung(Exception):
@@ -58,6 +88,18 @@ class Sample:
     fan_pct: int | None = None
     throttle_reasons: list[str] | None = None
     ecc_uncorrected: int | None = None
+    row_remap_pending: int | None = None  # 1 where a row of the memory waits for a restart to be replaced
+    row_remap_failed: int | None = None  # 1 where one could not be
+    pages_pending: int | None = None  # 1 where pages wait to be taken out of use, on cards that retire pages
+
+    def counters(self) -> dict[str, int | None]:
+        """What only grows while the card is well looked after, by the names of ``COUNTERS``."""
+        return {
+            "uncorrected": self.ecc_uncorrected,
+            "row_remap_pending": self.row_remap_pending,
+            "row_remap_failed": self.row_remap_failed,
+            "pages_pending": self.pages_pending,
+        }
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from agent.clock import Clock
-from agent.driver import Driver, DriverAbsent, DriverHung, Gpu, Reading, xid_health
+from agent.driver import COUNTERS, HEAT, MOST_GROWTH, Driver, DriverAbsent, DriverHung, Gpu, Reading, Sample, xid_health
 from agent.host import HostFacts
 from agent.outbox import Outbox
 from agent.state import Database
@@ -22,6 +23,7 @@ from agent.state import Database
 log = logging.getLogger("gpunex.inventory")
 
 BUSY_MIB = 500  # memory in use above which a card is not idle
+HOT_S, COOL_S = 60.0, 600.0  # heat for so long is told, once until it has been gone for so long
 RANK = {"ok": 0, "degraded": 1, "fatal": 2}
 
 
@@ -44,6 +46,7 @@ class Inventory:
         self._lock, self._look_lock = threading.Lock(), threading.Lock()
         self._reading: Reading | None = None
         self._used_mib: dict[str, int | None] = {}
+        self._hot: dict[str, Heat] = {}
         self.nvml = "absent"
 
     def look(self) -> Reading | None:
@@ -147,6 +150,9 @@ class Inventory:
                     )
             for xid in reading.xids:
                 self._xid(xid.get("gpu_uuid"), int(xid["xid"]))
+            for sample in reading.samples:
+                self._count(sample, loaded=f"{self._boot_id}:{version}")
+                self._feel(sample)
 
     def _remember_gpu(self, gpu: Gpu, row: Any, driver_version: str) -> None:
         facts = json.dumps(asdict(gpu))
@@ -169,15 +175,69 @@ class Inventory:
                 (facts, health, reason, self._boot_id, driver_version, gpu.uuid),
             )
 
+    def _count(self, sample: Sample, *, loaded: str) -> None:
+        """Counters that have grown are events; what is broken still after a restart (``loaded`` anew) is one again."""
+        key = f"counters:{sample.gpu_uuid}"
+        known: dict[str, Any] = json.loads(self._database.get_meta(key) or "{}")
+        if known.get("loaded") != loaded:
+            known = {"loaded": loaded}
+        now = {name: value for name, value in sample.counters().items() if value is not None}
+        if all(known.get(name, 0) == value for name, value in now.items()):
+            return
+        with self._database.change():
+            for name, after in now.items():
+                before = known.get(name, 0)
+                if not 0 < after - before <= MOST_GROWTH:
+                    continue
+                data = {"counter": name, "before": before, "after": after}
+                self._outbox.event("ecc", at=self._clock.now(), gpu_uuid=sample.gpu_uuid, data=data)
+                self._worsen(sample.gpu_uuid, COUNTERS[name], f"{name} {after}")
+            self._database.set_meta(key, json.dumps(known | now))
+
+    def _feel(self, sample: Sample) -> None:
+        """Heat that holds the clocks back for a minute is an event."""
+        heat = self._hot.setdefault(sample.gpu_uuid, Heat())
+        if seconds := heat.felt(hot=bool(HEAT.intersection(sample.throttle_reasons or ())), now=time.monotonic()):
+            data = {"seconds": round(seconds), "temperature_c": sample.temperature_c}
+            self._outbox.event("thermal", at=self._clock.now(), gpu_uuid=sample.gpu_uuid, data=data)
+
     def _xid(self, uuid: str | None, xid: int) -> None:
         self._outbox.event("xid", at=self._clock.now(), gpu_uuid=uuid, data={"xid": xid})
         health = xid_health(xid)
-        if health is None or uuid is None:
-            return
+        if health is not None and uuid is not None:
+            self._worsen(uuid, health, f"Xid {xid}")
+
+    def _worsen(self, uuid: str, health: str, reason: str) -> None:
         with self._database.change() as connection:
             rows = self._database.rows("SELECT health FROM gpus WHERE uuid = ?", uuid)
             if rows and RANK[health] > RANK[rows[0]["health"]]:
-                log.error("GPU %s: Xid %s, now %s", uuid, xid, health)
-                connection.execute(
-                    "UPDATE gpus SET health = ?, reason = ? WHERE uuid = ?", (health, f"Xid {xid}", uuid)
-                )
+                log.error("GPU %s: %s, now %s", uuid, reason, health)
+                connection.execute("UPDATE gpus SET health = ?, reason = ? WHERE uuid = ?", (health, reason, uuid))
+
+
+@dataclass
+class Heat:
+    """For how long one card has been too hot, and whether that was told.
+
+    >>> heat = Heat()
+    >>> [heat.felt(hot=True, now=second) for second in (0, 30, 60, 65)]
+    [None, None, 60, None]
+    """
+
+    since: float | None = None
+    cool_since: float | None = None
+    told: bool = False
+
+    def felt(self, *, hot: bool, now: float) -> float | None:
+        """One more look. The seconds it has been hot for, when that is to be told."""
+        if not hot:
+            self.cool_since = now if self.cool_since is None else self.cool_since
+            self.since = None
+            self.told &= now - self.cool_since < COOL_S
+            return None
+        self.cool_since = None
+        self.since = now if self.since is None else self.since
+        if self.told or now - self.since < HOT_S:
+            return None
+        self.told = True
+        return now - self.since

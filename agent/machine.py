@@ -18,6 +18,7 @@ from agent.enrol import enrol, key_mark
 from agent.host import HostFacts, boot_id, disk_gib, fingerprint, machine_source, read_facts
 from agent.inventory import Inventory
 from agent.jobs import Jobs
+from agent.journal import Journal
 from agent.lifecycle import Workloads
 from agent.logs import LogShipper
 from agent.outbox import Outbox
@@ -169,6 +170,7 @@ class Machine:
             inventory=self._inventory,
             jobs=jobs,
             logs=LogShipper(workloads=workloads, engine=engine, platform=self._platform),
+            journal=Journal(database=self._samples, boot_id=self._boot_id, clock=self._clock),
             clock=self._clock,
             boot_id=self._boot_id,
             stop=stop,

@@ -130,6 +130,17 @@ def ecc_uncorrected(handle: Any) -> int | None:
     )
 
 
+def remapped_rows(handle: Any) -> tuple[int | None, int | None]:
+    """Whether rows wait to be remapped, and whether remapping failed (1 or 0), as ``remapped_rows.pending``, ``.failure``."""
+    found = _field(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
+    return (int(bool(found[2])), int(bool(found[3]))) if found else (None, None)
+
+
+def pages_pending(handle: Any) -> int | None:
+    """Whether pages wait to be retired (1 or 0), as ``retired_pages.pending``."""
+    return _field(lambda: int(bool(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))))
+
+
 def compute_capability(handle: Any) -> str | None:
     found = _field(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle))
     return f"{found[0]}.{found[1]}" if found else None
@@ -178,6 +189,7 @@ def gpu_facts(handle: Any, *, uuid: str, index: int) -> Gpu:
 
 def gpu_sample(handle: Any, *, uuid: str) -> Sample:
     used, total = memory(handle)
+    remap_pending, remap_failed = remapped_rows(handle)
     return Sample(
         gpu_uuid=uuid,
         temperature_c=temperature(handle),
@@ -190,6 +202,9 @@ def gpu_sample(handle: Any, *, uuid: str) -> Sample:
         fan_pct=fan(handle),
         throttle_reasons=throttle_reasons(handle),
         ecc_uncorrected=ecc_uncorrected(handle),
+        row_remap_pending=remap_pending,
+        row_remap_failed=remap_failed,
+        pages_pending=pages_pending(handle),
     )
 
 

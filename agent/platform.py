@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from agent import __version__
-from agent.clock import Clock, boot_seconds, parse_time
+from agent.clock import Clock, boot_seconds, iso, parse_time
 
 BACKOFF_CAP_S = 60.0
 
@@ -128,10 +128,10 @@ class Platform:
         return self._call("POST", f"workloads/{workload_id}/logs", json=body)
 
     def telemetry(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        return self._call("POST", "telemetry", json={"samples": samples})
+        return self._call("POST", "telemetry", json={"samples": samples, "sent_at": iso(self._clock.now())})
 
     def events(self, events: list[dict[str, Any]]) -> dict[str, Any]:
-        return self._call("POST", "events", json={"events": events})
+        return self._call("POST", "events", json={"events": events, "sent_at": iso(self._clock.now())})
 
     def uninstall(self) -> dict[str, Any]:
         return self._call("POST", "uninstall", json={})

@@ -5,13 +5,15 @@ Rules
 2. Found by polling, newest signatures down to the last one seen; every few minutes the last hour is read again whatever the cursor
    says, because nodes have been seen to leave rows out. The cursor moves only when everything up to it was looked at.
 3. Credited is what the token account gained, of our mint, in a finalized transaction without an error, as two nodes tell it alike:
-   one node's word makes no money. Once per (signature, account). One that cannot be read yet is asked for again and holds up no other.
-4. What strangers send to the treasury itself belongs to nobody yet: it is booked as unmatched and listed for an admin.
-5. Money found is swept into the treasury. The signature is committed before it is sent. Signing again is harmless here: both ends are ours.
+   one node's word makes no money. Once per (signature, account), by whichever watcher comes first. One that cannot be read yet is asked
+   for again and holds up no other.
+4. Whose money it is, the account says. A reference key in the transaction only tells which of the owner's requests was paid.
+5. What strangers send to the treasury itself belongs to nobody yet: it is booked as unmatched and listed for an admin.
 """
 
-import uuid
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
@@ -19,17 +21,18 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
+from solders.keypair import Keypair
 
-from billing import ledger, metering, treasury
+from billing import deposit_requests, ledger, metering, treasury
 from billing.ledger import Kind, Move, Posting, ReasonMissing
-from billing.models import Deposit, DepositAddress
-from billing.notices import DEPOSIT_CREDITED
+from billing.models import Deposit, DepositAddress, DepositRequest
+from billing.notices import DEPOSIT_CREDITED, REQUEST_PAID
 from gpunex.accounts.models import Organisation, User
 from gpunex.accounts.notices import notify
-from gpunex.chain import faucet
+from gpunex.chain import faucet, pay
 from gpunex.chain.addresses import ata
-from gpunex.chain.rpc import RpcError, RpcUnavailable
-from gpunex.chain.transfers import SignedTransfer, incoming, load_key, sign_sweep
+from gpunex.chain.rpc import RpcUnavailable
+from gpunex.chain.transfers import account_keys, incoming, load_key, memo_of, token_payer
 from gpunex.kit.refusals import Refusal
 
 log = structlog.get_logger(__name__)
@@ -41,11 +44,15 @@ OTHERS_EVERY = timedelta(seconds=15)
 RESCAN_EVERY = timedelta(minutes=10)
 RESCAN_BACK = timedelta(hours=1)
 PAGE = 1000
+READ_A_LOOK = 100
+READ_A_SWEEP = 500
 NODES_ALIKE = 2
-SWEPT_AT_ONCE = 20
-# Blocks are made in well under a second; the 150 that a blockhash lives have passed by then.
-SWEEP_LOST_AFTER = timedelta(minutes=3)
+MEMO_KEPT = 200
+# A mail for each speck that somebody sends would let anybody fill an inbox: below this only the notice tells of it.
+MAILED_FROM_MICRO = 10_000
 REMEMBER_LOOKING_EVERY = timedelta(minutes=1)
+
+Transaction = dict[str, Any]  # as Rpc.get_transaction gives it
 
 
 class NotUnmatched(Refusal):
@@ -56,14 +63,22 @@ class NotUnmatched(Refusal):
 # --- addresses -------------------------------------------------------------------------------------------------------
 
 
-def address_for(organisation: Organisation, *, at: datetime) -> DepositAddress:
-    """The organisation's own deposit address, made when it is first asked for. Looking at it makes it one that is asked for first."""
+def address_of(organisation: Organisation, *, at: datetime) -> DepositAddress:
+    """The organisation's own deposit address, made when it is first asked for."""
+    row = DepositAddress.objects.filter(organisation=organisation).select_related("organisation").first()
+    if row is not None:
+        return row
     owner = str(treasury.deposit_key(organisation).pubkey())
-    row, made = DepositAddress.objects.get_or_create(
+    return DepositAddress.objects.get_or_create(
         organisation=organisation,
-        defaults={"owner": owner, "token_account": ata(owner, treasury.mint()), "created_at": at, "wanted_at": at},
-    )
-    if not made and (row.wanted_at is None or row.wanted_at < at - REMEMBER_LOOKING_EVERY):
+        defaults={"owner": owner, "token_account": ata(owner, treasury.mint()), "created_at": at},
+    )[0]
+
+
+def address_for(organisation: Organisation, *, at: datetime) -> DepositAddress:
+    """The address for somebody who looks at it and may send money soon: it is asked for first."""
+    row = address_of(organisation, at=at)
+    if row.wanted_at is None or row.wanted_at < at - REMEMBER_LOOKING_EVERY:
         DepositAddress.objects.filter(pk=row.pk).update(wanted_at=at)
     return row
 
@@ -81,10 +96,13 @@ def _treasury_row(at: datetime) -> DepositAddress:
 
 def find_deposits(*, at: datetime) -> int:
     """Look at the accounts whose turn it is and credit what arrived. Returns how many deposits were new."""
-    found = 0
+    found, left = 0, READ_A_SWEEP
     for row in _turn(at):
+        if left <= 0:
+            break  # whoever was not looked at has waited longest when the next sweep begins
         try:
-            found += _look_at(row, at=at)
+            new, read = _look_at(row, at=at, most=min(left, READ_A_LOOK))
+            found, left = found + new, left - read
         except RpcUnavailable as unavailable:
             # The nodes' trouble, not this row's: nothing was moved on, the next sweep begins here again.
             log.warning("deposits_not_looked_for", reason=str(unavailable))
@@ -107,58 +125,71 @@ def _turn(at: datetime) -> list[DepositAddress]:
     return [_treasury_row(at), *active, *others]
 
 
-def _look_at(row: DepositAddress, *, at: datetime) -> int:
+def _look_at(row: DepositAddress, *, at: datetime, most: int) -> tuple[int, int]:
+    """How many deposits were new, and how many transactions were read, at most ``most`` of each part: the rest comes next time.
+
+    Anybody can have an account named in transactions by the thousand; they delay its owner then, and nobody else.
+    """
     rescan = row.rescanned_at is None or row.rescanned_at <= at - RESCAN_EVERY
-    signatures = _signatures(row, since=at - RESCAN_BACK if rescan else None)
-    known = set(
-        Deposit.objects.filter(token_account=row.token_account, signature__in=signatures).values_list(
-            "signature", flat=True
-        )
-    )
-    known |= set(Deposit.objects.filter(swept_signature__in=signatures).values_list("swept_signature", flat=True))
-    found, unread = 0, 0
-    for signature in reversed(signatures):
-        if signature in known:
-            continue
-        try:
-            found += _take(row, signature, at=at)
-        except RpcUnavailable:
-            raise
-        except Exception:
-            unread += 1
-            log.exception("deposit_not_read", address=row.owner, signature=signature)
+    new, again = _signatures(row, since=at - RESCAN_BACK if rescan else None)
+    known = _known(row, [*new, *again])
+    found, read, unread, reached = 0, 0, 0, ""
+    for signature in reversed(new):
+        if signature not in known:
+            if read >= most:
+                break
+            credited = _try(row, signature, at=at)
+            found, read, unread = found + (credited or 0), read + (credited is not None), unread + (credited is None)
+        if not unread:
+            reached = signature
+    for signature in [signature for signature in again if signature not in known][:most]:
+        credited = _try(row, signature, at=at)
+        found, read, unread = found + (credited or 0), read + 1, unread + (credited is None)
     changes: dict[str, Any] = {"scanned_at": at}
     if rescan and not unread:
         changes["rescanned_at"] = at
-    if signatures and not unread:
-        changes["cursor"] = signatures[0]
+    if reached:
+        changes["cursor"] = reached
     DepositAddress.objects.filter(pk=row.pk).update(**changes)
-    return found
+    return found, read
 
 
-def _signatures(row: DepositAddress, *, since: datetime | None) -> list[str]:
-    """Signatures without an error, newest first: all after the cursor, and with ``since`` those after that moment too."""
-    signatures: list[str] = []
+def _try(row: DepositAddress, signature: str, *, at: datetime) -> int | None:
+    """How many deposits it brought; None if it cannot be read yet. Raises RpcUnavailable."""
+    try:
+        return take(row, signature, told_by_nodes(signature), at=at)
+    except RpcUnavailable:
+        raise
+    except Exception:
+        log.exception("deposit_not_read", address=row.owner, signature=signature)
+        return None
+
+
+def _known(row: DepositAddress, signatures: Sequence[str]) -> set[str]:
+    """Those in the books already, and collections of ours."""
+    booked = Deposit.objects.filter(token_account=row.token_account, signature__in=signatures)
+    collected = Deposit.objects.filter(swept_signature__in=signatures)
+    return set(booked.values_list("signature", flat=True)) | set(collected.values_list("swept_signature", flat=True))
+
+
+def _signatures(row: DepositAddress, *, since: datetime | None) -> tuple[list[str], list[str]]:
+    """Signatures without an error, newest first: those after the cursor; and with ``since``, older ones after that moment."""
+    new: list[str] = []
+    again: list[str] = []
     before: str | None = None
-    behind_cursor = not row.cursor
+    passed = False
     while True:
         page = treasury.rpc().get_signatures_for_address(
             row.token_account, until=None if since else row.cursor or None, before=before, limit=PAGE
         )
         for entry in page:
-            old = (
-                since is not None
-                and row.cursor
-                and entry.get("blockTime") is not None
-                and entry["blockTime"] < since.timestamp()
-            )
-            if behind_cursor and old:
-                return signatures
+            passed = passed or entry["signature"] == row.cursor
+            if passed and since is not None and (entry.get("blockTime") or since.timestamp()) < since.timestamp():
+                return new, again
             if entry["err"] is None:
-                signatures.append(entry["signature"])
-            behind_cursor = behind_cursor or entry["signature"] == row.cursor
+                (again if passed else new).append(entry["signature"])
         if len(page) < PAGE:
-            return signatures
+            return new, again
         before = page[-1]["signature"]
 
 
@@ -166,70 +197,103 @@ class NotToldAlike(Exception):
     """Listed, but not to be had yet from two nodes, or not told alike by them."""
 
 
-def _take(row: DepositAddress, signature: str, *, at: datetime) -> int:
-    told = _told(signature)
-    if None in told:
-        raise NotToldAlike(signature)
-    amounts = {incoming(each, row.token_account, treasury.mint()) for each in told if each is not None}
+def is_known(row: DepositAddress, signature: str) -> bool:
+    """Whether this transaction's USDC is in the books already."""
+    return Deposit.objects.filter(signature=signature, token_account=row.token_account).exists()
+
+
+def take(row: DepositAddress, signature: str, told: Sequence[Transaction], *, at: datetime) -> int:
+    """Credit what a transaction brought to ``row``, as ``told_by_nodes`` told it; returns 1 if that was new. Raises NotToldAlike."""
+    amounts = {incoming(each, row.token_account, treasury.mint()) for each in told}
     if len(amounts) > 1:
         raise NotToldAlike(f"{signature}: {sorted(amounts)} micro-USDC")
-    transaction_json, amount = told[0], amounts.pop()
-    if amount == 0 or transaction_json is None:
+    tx, amount = told[0], amounts.pop()
+    if amount == 0:
         return 0
-    sender = sender_of(transaction_json)
+    sender = sender_of(tx)
     if row.organisation is None and DepositAddress.objects.filter(owner=sender).exists():
         return 0  # a sweep of ours: only our key can send from such an address
-    return _credit(
-        row, signature=signature, amount_micro=amount, slot=int(transaction_json["slot"]), sender=sender, at=at
+    arrived = Arrived(
+        signature=signature,
+        amount_micro=amount,
+        slot=int(tx["slot"]),
+        sender=sender,
+        memo=_printable(memo_of(tx) or ""),
+        keys=tuple(account_keys(tx)),
+        block_at=min(at, datetime.fromtimestamp(tx["blockTime"], UTC)) if tx.get("blockTime") else at,
     )
+    return _credit(row, arrived, at=at)
 
 
-def _told(signature: str) -> list[dict[str, Any] | None]:
-    """The transaction as the first two nodes that answer tell it; of one node where only one is configured. Raises RpcUnavailable."""
+def told_by_nodes(signature: str) -> list[Transaction]:
+    """The transaction as the first two nodes that answer tell it; of one node where only one is configured.
+
+    Raises NotToldAlike if one of them does not know it yet, RpcUnavailable.
+    """
     rpc = treasury.rpc()
-    told: list[dict[str, Any] | None] = []
+    told: list[Transaction] = []
     silent: RpcUnavailable | None = None
     for node in rpc.nodes:
         try:
-            told.append(rpc.get_transaction(signature, node=node))
+            tx = rpc.get_transaction(signature, node=node)
         except RpcUnavailable as unavailable:
             silent = unavailable
+            continue
+        if tx is None:
+            raise NotToldAlike(signature)
+        told.append(tx)
         if len(told) == min(NODES_ALIKE, len(rpc.nodes)):
             return told
     raise silent or RpcUnavailable(f"{signature}: no node answered")
 
 
-def sender_of(transaction_json: dict[str, Any]) -> str:
-    """The wallet that paid, where there is exactly one; else empty."""
-    meta, mint = transaction_json["meta"], treasury.mint()
-    before, after = (
-        {
-            row["accountIndex"]: (row.get("owner", ""), int(row["uiTokenAmount"]["amount"]))
-            for row in meta[name] or ()
-            if row["mint"] == mint
-        }
-        for name in ("preTokenBalances", "postTokenBalances")
-    )
-    payers = {owner for index, (owner, amount) in before.items() if after.get(index, (owner, 0))[1] < amount}
-    return payers.pop() if len(payers) == 1 else ""
+def _printable(memo: str) -> str:
+    """A stranger wrote it: without the control characters, of which PostgreSQL refuses one and terminals obey others."""
+    return "".join(sign for sign in memo[:MEMO_KEPT] if sign.isprintable())
+
+
+def sender_of(tx: Transaction) -> str:
+    """The wallet that paid USDC, where there is exactly one; else empty."""
+    return token_payer(tx, treasury.mint())
+
+
+# --- crediting -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """USDC in a transaction, as the chain tells it; ``keys`` are all accounts that the transaction names."""
+
+    signature: str
+    amount_micro: int
+    slot: int
+    sender: str
+    memo: str
+    keys: tuple[str, ...]
+    block_at: datetime
 
 
 @transaction.atomic
-def _credit(row: DepositAddress, *, signature: str, amount_micro: int, slot: int, sender: str, at: datetime) -> int:
+def _credit(row: DepositAddress, arrived: Arrived, *, at: datetime) -> int:
     """Once per signature and account, whoever asks how often."""
     organisation = row.organisation
     if organisation is not None:
         metering.lock_payer(organisation)
     posting = Posting(
-        key=f"deposit:{signature}:{row.pk}",
+        key=f"deposit:{arrived.signature}:{row.pk}",
         debit=ledger.account(Kind.TREASURY),
         credit=ledger.account(Kind.RENTER_BALANCE, organisation=organisation)
         if organisation
         else ledger.account(Kind.UNMATCHED),
-        amount_micro=amount_micro,
+        amount_micro=arrived.amount_micro,
         kind=Move.DEPOSIT if organisation else Move.UNMATCHED,
-        reference=signature[:80],
-        data={"sender": sender, "slot": slot},
+        reference=arrived.signature[:80],
+        data={
+            "sender": arrived.sender,
+            "slot": arrived.slot,
+            "memo": arrived.memo,
+            "block_at": arrived.block_at.isoformat(),
+        },
     )
     transfer = (
         metering.move_and_fund(organisation=organisation, postings=[posting], at=at)[0]
@@ -237,28 +301,39 @@ def _credit(row: DepositAddress, *, signature: str, amount_micro: int, slot: int
         else ledger.post_all([posting], at=at)[0]
     )
     deposit, made = Deposit.objects.get_or_create(
-        signature=signature,
+        signature=arrived.signature,
         token_account=row.token_account,
         defaults={
             "organisation": organisation,
-            "amount_micro": amount_micro,
-            "sender": sender,
-            "slot": slot,
+            "amount_micro": arrived.amount_micro,
+            "sender": arrived.sender,
+            "slot": arrived.slot,
             "state": Deposit.State.CREDITED if organisation else Deposit.State.UNMATCHED,
             "seen_at": at,
             "transfer": transfer,
+            "request": deposit_requests.named_in(organisation, arrived.keys) if organisation else None,
             "swept_at": None if organisation else at,
         },
     )
     if made and organisation is not None:
-        notify(
-            organisation=organisation,
-            event=DEPOSIT_CREDITED,
-            key=f"deposit:{deposit.public_id}",
-            at=at,
-            data={"amount_micro": amount_micro, "signature": signature},
-        )
+        if deposit.request is not None:
+            deposit_requests.note_payment(deposit.request, paid_at=arrived.block_at)
+        _tell(deposit, organisation, at=at)
     return int(made)
+
+
+def _tell(deposit: Deposit, organisation: Organisation, *, at: datetime) -> None:
+    data: dict[str, Any] = {"amount_micro": deposit.amount_micro, "signature": deposit.signature}
+    if deposit.request is not None:
+        data |= {"request": str(deposit.request.public_id), "asked_micro": deposit.request.amount_micro}
+    notify(
+        organisation=organisation,
+        event=DEPOSIT_CREDITED if deposit.request is None else REQUEST_PAID,
+        key=f"deposit:{deposit.public_id}",
+        at=at,
+        data=data,
+        by_mail=deposit.amount_micro >= MAILED_FROM_MICRO,
+    )
 
 
 @transaction.atomic
@@ -283,78 +358,8 @@ def give_unmatched(*, deposit: Deposit, organisation: Organisation, by: User, re
     metering.move_and_fund(organisation=organisation, postings=[posting], at=at)
     deposit.state, deposit.organisation = Deposit.State.CREDITED, organisation
     deposit.save(update_fields=["state", "organisation"])
-    data = {"amount_micro": deposit.amount_micro, "signature": deposit.signature}
-    notify(organisation=organisation, event=DEPOSIT_CREDITED, key=f"deposit:{deposit.public_id}", at=at, data=data)
+    _tell(deposit, organisation, at=at)
     return deposit
-
-
-# --- sweeping --------------------------------------------------------------------------------------------------------
-
-
-def sweep_deposits(*, at: datetime) -> int:
-    """Bring what was credited into the treasury. Returns how many transactions were sent."""
-    waiting = Deposit.objects.filter(swept_at=None, organisation__isnull=False)
-    accounts = list(
-        waiting.order_by("token_account").values_list("token_account", flat=True).distinct()[:SWEPT_AT_ONCE]
-    )
-    sent = 0
-    try:
-        for token_account in accounts:
-            sent += _sweep(token_account, at=at)
-    except RpcUnavailable as unavailable:
-        log.warning("deposits_not_swept", reason=str(unavailable))
-    return sent
-
-
-def _sweep(token_account: str, *, at: datetime) -> int:
-    rows = list(Deposit.objects.filter(token_account=token_account, swept_at=None).select_related("organisation"))
-    under_way = sorted({row.swept_signature for row in rows if row.swept_signature})
-    for signature, status in zip(under_way, treasury.rpc().get_signature_statuses(under_way), strict=True):
-        _resolve(token_account, signature, status, at=at)
-    rows = list(Deposit.objects.filter(token_account=token_account, swept_at=None).select_related("organisation"))
-    if not rows or any(row.swept_signature for row in rows):
-        return 0
-    amount = treasury.rpc().get_token_balance(token_account) or 0
-    organisation = rows[0].organisation
-    if amount == 0 or organisation is None:
-        # Swept by an earlier transaction that took it along.
-        Deposit.objects.filter(pk__in=[row.pk for row in rows]).update(swept_at=at)
-        return 0
-    signed = _signed_sweep(organisation, amount_micro=amount)
-    # Committed before it is sent: see rule 5.
-    Deposit.objects.filter(pk__in=[row.pk for row in rows], swept_signature="").update(
-        swept_signature=signed.signature, sweep_sent_at=at
-    )
-    try:
-        treasury.rpc().send_raw(signed.raw, preflight=True)
-    except RpcError as error:
-        log.warning("sweep_refused", account=token_account, reason=str(error))
-    return 1
-
-
-def _resolve(token_account: str, signature: str, status: dict[str, Any] | None, *, at: datetime) -> None:
-    rows = Deposit.objects.filter(token_account=token_account, swept_signature=signature, swept_at=None)
-    if status is not None and status["confirmationStatus"] == "finalized" and status["err"] is None:
-        rows.update(swept_at=at)
-    elif status is not None and status["err"] is not None:
-        rows.update(swept_signature="", sweep_sent_at=None)
-    elif status is None:
-        rows.filter(sweep_sent_at__lte=at - SWEEP_LOST_AFTER).update(swept_signature="", sweep_sent_at=None)
-
-
-def _signed_sweep(organisation: Organisation, *, amount_micro: int) -> SignedTransfer:
-    owner = treasury.deposit_key(organisation)
-    blockhash, last = treasury.rpc().get_latest_blockhash()
-    return sign_sweep(
-        owner_key=owner,
-        treasury_key=treasury.key(),
-        mint=treasury.mint(),
-        amount_micro=amount_micro,
-        memo=f"gpunex:sweep:{uuid.uuid4()}",
-        blockhash=blockhash,
-        last_valid_block_height=last,
-        cu_price_micro_lamports=treasury.cu_price([treasury.token_account()]),
-    )
 
 
 # --- trying it out ---------------------------------------------------------------------------------------------------
@@ -365,7 +370,23 @@ def send_test_usdc(*, organisation: Organisation, amount_micro: int, at: datetim
 
     Returns the signature. Raises RpcUnavailable, RpcError.
     """
+    row = address_for(organisation, at=at)
+    return faucet.give(treasury.rpc(), _faucet_key(), treasury.mint(), row.owner, amount_micro)
+
+
+def pay_with_test_wallet(*, request: DepositRequest, at: datetime) -> str:
+    """On the development chain, pay a request as a wallet app does that opens its link: read from the link alone.
+
+    The wallet is the faucet's own, filled for the purpose. Returns the signature. Raises RpcUnavailable, RpcError.
+    """
+    rpc, key = treasury.rpc(), _faucet_key()
+    row = address_for(request.organisation, at=at)
+    wanted = pay.read(deposit_requests.link(request, wallet=row.owner))
+    faucet.give(rpc, key, wanted.mint, str(key.pubkey()), wanted.amount)
+    return pay.pay(rpc, key, wanted)
+
+
+def _faucet_key() -> Keypair:
     if not settings.EMBEDDED or settings.FAUCET_KEY_FILE is None:
         raise RuntimeError("there is a faucet on the development chain only")
-    row = address_for(organisation, at=at)
-    return faucet.give(treasury.rpc(), load_key(settings.FAUCET_KEY_FILE), treasury.mint(), row.owner, amount_micro)
+    return load_key(settings.FAUCET_KEY_FILE)

@@ -1,13 +1,16 @@
-"""A payer's ledger in lines for people: one line a rental and day, one a deposit, one a credit; the newest first.
+"""A payer's ledger in lines for people: one line a rental and UTC day, one a deposit, one a credit; the newest first.
 
-Charges are posted many times while a rental runs; a line sums what one day charged one rental. The balance beside a line is what was
-left after it, and the uppermost one is the posted balance.
+Charges are posted many times while a rental runs, and always later than the time they cover; a line sums what one day charged one
+rental and bears the time of its last second. Lines stand in the order of the times that they show, and the balance beside a line is the
+sum of it and of all below it: exact at every line, and the uppermost one is the posted balance.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import connection
 
@@ -21,7 +24,10 @@ DEPOSITS = (Move.DEPOSIT, Move.MATCH)
 
 @dataclass(frozen=True)
 class Line:
-    """``amount_micro`` is signed: income is positive. Seconds and meter belong to charges, the deposit to deposits."""
+    """``amount_micro`` is signed: income is positive. Seconds and meter belong to charges, the deposit to deposits.
+
+    ``refund_of`` is the meter of which a refund, or a charge's reversal, gives back.
+    """
 
     kind: str
     at: datetime
@@ -32,6 +38,7 @@ class Line:
     deposit: Deposit | None = None
     reference: str = ""
     reason: str = ""
+    refund_of: Meter | None = None
 
     @property
     def is_charge(self) -> bool:
@@ -50,12 +57,12 @@ WITH own AS (SELECT id FROM billing_account WHERE kind = %(balance)s AND organis
            - coalesce(min((data->>'from')::bigint) FILTER (WHERE kind IN ('charge', 'fee')), 0) AS seconds
     FROM signed
     GROUP BY 1, reference, CASE WHEN kind IN ('charge', 'fee') THEN (effective_at AT TIME ZONE 'UTC')::date::text ELSE key END
-), whole AS (SELECT *, sum(amount) OVER (ORDER BY last) AS balance FROM lines)
+), whole AS (SELECT *, sum(amount) OVER (ORDER BY at, last) AS balance FROM lines)
 """
 _COUNT = "SELECT count(*) FROM whole WHERE %(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s)"
 _PAGE = """
 SELECT kind, reference, at, amount, balance, seconds, reason FROM whole
-WHERE %(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s) ORDER BY last DESC LIMIT %(limit)s OFFSET %(offset)s
+WHERE %(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s) ORDER BY at DESC, last DESC LIMIT %(limit)s OFFSET %(offset)s
 """
 
 
@@ -81,7 +88,8 @@ class Lines:
             cursor.execute(_LINES + _PAGE, values)
             rows = cursor.fetchall()
         references = {row[1] for row in rows}
-        meters = {str(meter.public_id): meter for meter in Meter.objects.filter(public_id__in=_ids(rows, "charge"))}
+        wanted_meters = _ids(rows, "charge", Move.REFUND, Move.REVERSAL)
+        meters = {str(meter.public_id): meter for meter in Meter.objects.filter(public_id__in=wanted_meters)}
         deposits = {
             deposit.signature[:80]: deposit for deposit in Deposit.objects.filter(transfer__reference__in=references)
         }
@@ -92,14 +100,21 @@ class Lines:
                 amount_micro=int(amount),
                 balance_micro=int(balance),
                 seconds=int(seconds),
-                meter=meters.get(reference),
+                meter=meters.get(reference) if kind == "charge" else None,
                 deposit=deposits.get(reference),
                 reference=reference,
                 reason=reason,
+                refund_of=meters.get(reference) if kind != "charge" else None,
             )
             for kind, reference, at, amount, balance, seconds, reason in rows
         ]
 
 
-def _ids(rows: list[tuple[Any, ...]], kind: str) -> set[str]:
-    return {row[1] for row in rows if row[0] == kind}
+def _ids(rows: list[tuple[Any, ...]], *kinds: str) -> set[UUID]:
+    """The references of these kinds that are a meter's: a reversal may be of something else."""
+    found = set()
+    for kind, reference, *_rest in rows:
+        if kind in kinds:
+            with suppress(ValueError):
+                found.add(UUID(reference))
+    return found

@@ -4,11 +4,14 @@ Rules
 1. A transfer moves a positive amount from one account (debit) to another (credit). An unbalanced row cannot be written, and
    the sum over all accounts is zero at any time.
 2. Its key is a business fact ("deposit:<signature>:<account>"), unique for ever. Posting a key again returns the first
-   transfer and moves nothing; the same key with another body is refused.
+   transfer and moves nothing; the same key with another body is refused, and so is a key whose transfer was reversed since.
+   The body is what the transfer does: accounts, amount, kind, reference and what it reverses. Who asked, when, why and ``data``
+   are circumstances of the first time: a retry comes from another worker, some milliseconds later, and is the same fact.
 3. Rows are append-only (a trigger refuses the rest). A mistake is corrected by a transfer back, once.
 4. Locks are taken in one order everywhere: business rows, then accounts by id, then the insert, so that the transfers of an
-   account are numbered in the order in which they took effect.
-5. An account with a floor cannot go below it: a constraint says so, not Python. Platform accounts that every transfer touches
+   account are numbered in the order in which they took effect. All of it is one statement: what the application does in between
+   can't hold an account.
+5. An account with a floor cannot go below it: the statement that would is refused by name, and a constraint stands behind it. Platform accounts that every transfer touches
    are not materialised; their balance is the sum of their transfers, and nobody waits for one row.
 6. A deadlock or a serialisation failure is retried by whoever began the transaction, with the same key.
 
@@ -25,8 +28,7 @@ A worked example: an hour at 2.50 with a fee of 8 % is charged, then paid out. W
 0
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -39,9 +41,31 @@ from django.utils.translation import gettext_lazy as _
 from psycopg2.extras import Json
 
 from billing.models import Account, Transfer
+from billing.proof import Check, Report, one_moment, verify_books
 from gpunex.accounts.models import Organisation, User
 from gpunex.kit import show
 from gpunex.kit.refusals import Refusal
+
+__all__ = [
+    "OWNED",
+    "AlreadyReversed",
+    "Check",
+    "KeyReused",
+    "Kind",
+    "Move",
+    "NotEnoughMoney",
+    "Posting",
+    "ReasonMissing",
+    "Report",
+    "account",
+    "balance",
+    "changes",
+    "one_moment",
+    "post",
+    "post_all",
+    "reverse",
+    "verify_books",
+]
 
 
 class Kind(StrEnum):
@@ -95,7 +119,7 @@ class NotEnoughMoney(Refusal):
 
 
 class KeyReused(Exception):
-    """A key came again with another body: a fault of ours, never of a person."""
+    """A key came again with another body, or after its money went back: a fault of ours, never of a person."""
 
 
 class AlreadyReversed(Refusal):
@@ -209,28 +233,25 @@ def post(
 @transaction.atomic
 def post_all(postings: Sequence[Posting], *, at: datetime) -> list[Transfer]:
     """Make the transfers together or not at all, each once per key; returns them in order. Raises as ``post`` does."""
-    if not postings:
-        return []
+    asked: dict[str, Posting] = {}
     for posting in postings:
         if posting.amount_micro <= 0:
             raise ValueError(f"{posting.key}: a transfer moves a positive amount")
-    touched = {account.pk for posting in postings for account in (posting.debit, posting.credit)}
-    # Locked by id before the insert takes its own id: see rule 4. A list, since a lazy queryset locks nothing.
-    locked = list(
-        Account.objects.select_for_update(no_key=True).filter(pk__in=touched, materialised=True).order_by("pk")
-    )
-    new = _insert(postings, at=at)
-    rows = {row.key: row for row in Transfer.objects.filter(key__in=[posting.key for posting in postings])}
-    for posting in postings:
-        _refuse_other_body(rows[posting.key], posting)
-    moved = changes((row.debit_id, row.credit_id, row.amount_micro) for row in rows.values() if row.key in new)
-    for row in locked:
-        change = moved.get(row.pk, 0)
-        if not change:
-            continue
-        if row.floor_micro is not None and change < 0 and row.balance_micro + change < row.floor_micro:
-            raise NotEnoughMoney(needed_micro=-change, have_micro=row.balance_micro - row.floor_micro)
-        Account.objects.filter(pk=row.pk).update(balance_micro=row.balance_micro + change)
+        first = asked.setdefault(posting.key, posting)
+        if _body(first) != _body(posting):
+            raise KeyReused(f"{posting.key}: asked for twice with two bodies")
+    if not asked:
+        return []
+    made, short = _post(list(asked.values()), at=at)
+    if short:
+        needed, have = min(short, key=lambda of: of[1] - of[0])
+        raise NotEnoughMoney(needed_micro=needed, have_micro=have)
+    rows = {key: _row(pk, asked[key], at=at) for key, pk in made.items()}
+    if len(rows) < len(asked):
+        before = [key for key in asked if key not in rows]
+        for row in Transfer.objects.filter(key__in=before).select_related("reversed_by"):
+            _refuse_other_body(row, asked[row.key])
+            rows[row.key] = row
     return [rows[posting.key] for posting in postings]
 
 
@@ -257,164 +278,100 @@ def reverse(*, transfer: Transfer, key: str, by: User | None, reason: str, at: d
         raise
 
 
-# --- proof -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that must hold: its figure for people, and each place where it does not, with by how much."""
-
-    name: str
-    figure: str
-    off: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What the books prove. ``drift_micro`` is 0 exactly if nothing is off: the most that any one check misses."""
-
-    checks: list[Check]
-
-    @property
-    def drift_micro(self) -> int:
-        # One wrong amount shows in several checks: adding them up would count it several times.
-        return max((sum(map(abs, check.off.values())) for check in self.checks), default=0)
-
-    @property
-    def problems(self) -> list[str]:
-        return [
-            f"{check.name}: {place} is off by {micro} micro-USDC"
-            for check in self.checks
-            for place, micro in check.off.items()
-        ]
-
-
-@contextmanager
-def one_moment() -> Iterator[None]:
-    """All that is read inside is as of one moment, while money goes on moving."""
-    nested = connection.in_atomic_block
-    with transaction.atomic():
-        if not nested:
-            connection.cursor().execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        yield
-
-
-def verify_books() -> Report:
-    """Prove the ledger by itself, in one pass. The chain's side is proved where payouts are known."""
-    with one_moment():
-        return Report([_check(name, figure, query) for name, figure, query in _PROOFS])
-
-
-def _check(name: str, figure: str, query: str) -> Check:
-    with connection.cursor() as cursor:
-        cursor.execute(figure)
-        (shown,) = cursor.fetchone()
-        cursor.execute(query)
-        return Check(name=name, figure=str(shown), off={place: int(micro) for place, micro in cursor.fetchall()})
-
-
-_SUMS = """
-sums AS (
-    SELECT account, sum(amount) AS total FROM (
-        SELECT credit_id AS account, amount_micro AS amount FROM billing_transfer
-        UNION ALL SELECT debit_id, -amount_micro FROM billing_transfer
-    ) AS sides GROUP BY account
-)"""
-_TRANSFERS = "SELECT count(*) || ' transfers' FROM billing_transfer"
-_ACCOUNTS = "SELECT count(*) || ' accounts' FROM billing_account"
-_METERS = "SELECT count(*) || ' meters' FROM billing_meter"
-_PAYEES = "SELECT count(*) || ' providers' FROM billing_account WHERE kind = 'provider.payable'"
-_PROOFS = [
-    (
-        "no account is below its floor",
-        _ACCOUNTS,
-        "SELECT code, balance_micro - floor_micro FROM billing_account WHERE balance_micro < floor_micro",
-    ),
-    (
-        "each balance is the sum of its transfers",
-        _TRANSFERS,
-        f"""WITH {_SUMS} SELECT a.code, a.balance_micro - coalesce(s.total, 0) FROM billing_account a
-            LEFT JOIN sums s ON s.account = a.id WHERE a.materialised AND a.balance_micro <> coalesce(s.total, 0)""",  # noqa: S608
-    ),
-    (
-        "the whole sums to zero",
-        _TRANSFERS,
-        f"""WITH {_SUMS} SELECT 'all accounts', total FROM (
-                SELECT sum(CASE WHEN a.materialised THEN a.balance_micro ELSE coalesce(s.total, 0) END) AS total
-                FROM billing_account a LEFT JOIN sums s ON s.account = a.id
-            ) AS whole WHERE total <> 0""",  # noqa: S608
-    ),
-    (
-        "each meter's bill is the sum of its charges",
-        _METERS,
-        """WITH charged AS (
-               SELECT reference, sum(amount_micro) FILTER (WHERE kind = 'charge') AS net, sum(amount_micro) FILTER (WHERE kind = 'fee') AS fee
-               FROM billing_transfer WHERE kind IN ('charge', 'fee') GROUP BY reference
-           )
-           SELECT 'meter ' || coalesce(m.public_id::text, c.reference),
-                  abs(coalesce(m.billed_gross_micro - m.billed_fee_micro, 0) - coalesce(c.net, 0))
-                  + abs(coalesce(m.billed_fee_micro, 0) - coalesce(c.fee, 0))
-           FROM billing_meter m FULL JOIN charged c ON c.reference = m.public_id::text
-           WHERE coalesce(m.billed_gross_micro - m.billed_fee_micro, 0) <> coalesce(c.net, 0)
-              OR coalesce(m.billed_fee_micro, 0) <> coalesce(c.fee, 0)""",
-    ),
-    (
-        # Σ net charges (by the meters) ± everything else that came and went = payable + in transit.
-        "each provider's earnings are payable, in transit or paid",
-        _PAYEES,
-        """WITH owned AS (
-               SELECT id, organisation_id, balance_micro FROM billing_account WHERE kind IN ('provider.payable', 'payout.in_transit')
-           ), held AS (SELECT organisation_id, sum(balance_micro) AS micro FROM owned GROUP BY organisation_id),
-           earned AS (SELECT payee_id, sum(billed_gross_micro - billed_fee_micro) AS micro FROM billing_meter GROUP BY payee_id),
-           moved AS (
-               SELECT organisation_id, sum(micro) AS micro FROM (
-                   SELECT i.organisation_id, t.amount_micro AS micro FROM billing_transfer t JOIN owned i ON i.id = t.credit_id
-                   WHERE t.kind <> 'charge'
-                   UNION ALL
-                   SELECT o.organisation_id, -t.amount_micro FROM billing_transfer t JOIN owned o ON o.id = t.debit_id
-               ) AS sides GROUP BY organisation_id
-           )
-           SELECT 'organisation ' || o.public_id, coalesce(h.micro, 0) - coalesce(e.micro, 0) - coalesce(v.micro, 0)
-           FROM accounts_organisation o LEFT JOIN held h ON h.organisation_id = o.id LEFT JOIN earned e ON e.payee_id = o.id
-           LEFT JOIN moved v ON v.organisation_id = o.id
-           WHERE coalesce(h.micro, 0) <> coalesce(e.micro, 0) + coalesce(v.micro, 0)""",
-    ),
-]
-
-
 # --- rows ------------------------------------------------------------------------------------------------------------
 
+# One round trip. The accounts are locked by id before the insert takes its ids (rule 4): the insert's one-time condition reads
+# ``locked`` to its end first. A key that is there, or is being written by somebody else, is left out after waiting for it.
+# ``locked`` shows each row as it is under the lock; nothing at all is moved where a floor would break.
+_POST = """
+WITH asked AS (
+    SELECT * FROM unnest(
+        %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::timestamptz[], %s::bigint[], %s::text[],
+        %s::bigint[], %s::jsonb[]
+    ) WITH ORDINALITY AS row (key, debit_id, credit_id, amount, kind, reference, effective_at, actor_id, reason, reverses_id, data, place)
+), locked AS MATERIALIZED (
+    SELECT id, balance_micro, floor_micro FROM billing_account
+    WHERE id = ANY(%s) AND materialised ORDER BY id FOR NO KEY UPDATE
+), posted AS (
+    INSERT INTO billing_transfer (key, debit_id, credit_id, amount_micro, kind, reference, effective_at, created_at, actor_id, reason,
+                                  reverses_id, data)
+    SELECT key, debit_id, credit_id, amount, kind, reference, effective_at, %s, actor_id, reason, reverses_id, data
+    FROM asked WHERE (SELECT count(*) FROM locked) >= 0 ORDER BY place
+    ON CONFLICT (key) DO NOTHING RETURNING id, key, debit_id, credit_id, amount_micro
+), moved AS MATERIALIZED (
+    SELECT account, sum(amount)::bigint AS amount FROM (
+        SELECT debit_id AS account, -amount_micro AS amount FROM posted UNION ALL SELECT credit_id, amount_micro FROM posted
+    ) AS sides GROUP BY account
+), short AS MATERIALIZED (
+    SELECT -m.amount AS needed, l.balance_micro - l.floor_micro AS have FROM moved m JOIN locked l ON l.id = m.account
+    WHERE m.amount < 0 AND l.balance_micro + m.amount < l.floor_micro
+), balances AS (
+    UPDATE billing_account a SET balance_micro = a.balance_micro + m.amount FROM moved m
+    WHERE a.id = m.account AND a.materialised AND m.amount <> 0 AND NOT EXISTS (SELECT FROM short)
+)
+SELECT key, id, NULL::bigint FROM posted UNION ALL SELECT NULL, needed, have FROM short
+"""
 
-def _insert(postings: Sequence[Posting], *, at: datetime) -> set[str]:
-    """The keys that were new. Another transaction with the same key is waited for by the unique index."""
-    values: list[Any] = []
-    for posting in postings:
-        values += [
-            posting.key,
-            posting.debit.pk,
-            posting.credit.pk,
-            posting.amount_micro,
-            str(posting.kind),
-            posting.reference,
-            posting.effective_at or at,
-            at,
-            posting.actor.pk if posting.actor else None,
-            posting.reason,
-            posting.reverses.pk if posting.reverses else None,
-            Json(posting.data),
-        ]
-    row = "(" + ", ".join(["%s"] * 12) + ")"
+
+def _post(postings: Sequence[Posting], *, at: datetime) -> tuple[dict[str, int], list[tuple[int, int]]]:
+    """The id of each key that was new, and where money is missing: (needed, there), in micro-USDC."""
+    columns: list[list[Any]] = [
+        [posting.key for posting in postings],
+        [posting.debit.pk for posting in postings],
+        [posting.credit.pk for posting in postings],
+        [posting.amount_micro for posting in postings],
+        [str(posting.kind) for posting in postings],
+        [posting.reference for posting in postings],
+        [posting.effective_at or at for posting in postings],
+        [posting.actor.pk if posting.actor else None for posting in postings],
+        [posting.reason for posting in postings],
+        [posting.reverses.pk if posting.reverses else None for posting in postings],
+        [Json(posting.data) for posting in postings],
+    ]
     with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO billing_transfer (key, debit_id, credit_id, amount_micro, kind, reference, effective_at, created_at,"  # noqa: S608
-            f" actor_id, reason, reverses_id, data) VALUES {', '.join([row] * len(postings))}"
-            " ON CONFLICT (key) DO NOTHING RETURNING key",
-            values,
-        )
-        return {key for (key,) in cursor.fetchall()}
+        cursor.execute(_POST, [*columns, list({*columns[1], *columns[2]}), at])
+        answer = cursor.fetchall()
+    made = {key: pk for key, pk, _have in answer if key is not None}
+    return made, [(needed, have) for key, needed, have in answer if key is None]
+
+
+def _row(pk: int, posting: Posting, *, at: datetime) -> Transfer:
+    """The row as it was just written, without reading it back."""
+    values = {
+        "id": pk,
+        "key": posting.key,
+        "debit_id": posting.debit.pk,
+        "credit_id": posting.credit.pk,
+        "amount_micro": posting.amount_micro,
+        "kind": str(posting.kind),
+        "reference": posting.reference,
+        "effective_at": posting.effective_at or at,
+        "created_at": at,
+        "actor_id": posting.actor.pk if posting.actor else None,
+        "reason": posting.reason,
+        "reverses_id": posting.reverses.pk if posting.reverses else None,
+        "data": posting.data,
+    }
+    return Transfer.from_db(connection.alias, list(values), list(values.values()))
+
+
+def _body(posting: Posting) -> tuple[Any, ...]:
+    reverses = posting.reverses.pk if posting.reverses else None
+    return (
+        posting.debit.pk,
+        posting.credit.pk,
+        posting.amount_micro,
+        str(posting.kind),
+        posting.reference,
+        reverses,
+    )
 
 
 def _refuse_other_body(row: Transfer, posting: Posting) -> None:
-    given = (posting.debit.pk, posting.credit.pk, posting.amount_micro, str(posting.kind), posting.reference)
-    if (row.debit_id, row.credit_id, row.amount_micro, row.kind, row.reference) != given:
+    body = (row.debit_id, row.credit_id, row.amount_micro, row.kind, row.reference, row.reverses_id)
+    if body != _body(posting):
         raise KeyReused(f"{posting.key}: posted before with another body")
+    if hasattr(row, "reversed_by"):
+        raise KeyReused(
+            f"{posting.key}: posted before and reversed since; what is to move again needs a key of its own"
+        )

@@ -10,6 +10,8 @@ Rules
 5. Locks: payers (their organisation's row, by id), then their open meters by id, then accounts by id. Whoever moves a renter's
    balance takes the payer first: ``move_and_fund`` does.
 6. A settlement never spans a UTC midnight: a transfer belongs to exactly one day, hence to one payout period.
+7. What is given back of a charge, by credits, refunds and reversals together, is kept on its meter and never exceeds the charge.
+8. One bad row stops nobody else: its batch is tried payer by payer, its payer meter by meter, and it is logged until it is put right.
 
 A worked example: 0.35 an hour, with a fee of 8 %, for an hour. Pricing each second alone would bill 349,200 or 352,800.
 
@@ -22,30 +24,43 @@ A worked example: 0.35 an hour, with a fee of 8 %, for an hour. Pricing each sec
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import structlog
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Greatest
+from django.utils.translation import gettext_lazy as _
 
-from billing import ledger
+from billing import funding, ledger
 from billing.ledger import Kind, NotEnoughMoney, Posting
 from billing.models import Account, Meter, Transfer
 from gpunex.accounts.models import Organisation
+from gpunex.kit import show
+from gpunex.kit.refusals import Refusal
 from gpunex.policy.models import Policy
 
 log = structlog.get_logger(__name__)
+
+
+class RefundTooLarge(Refusal):
+    code = "refund_too_large"
+    message = _(
+        "Of this charge at most %(left)s USDC can still be given back; %(asked)s USDC is more. Credits and refunds together never exceed it."
+    )
+
+    def __init__(self, *, asked_micro: int, left_micro: int) -> None:
+        super().__init__(asked=show.usdc(asked_micro, fine=True), left=show.usdc(left_micro, fine=True))
+        self.left_micro = left_micro
+
 
 SETTLE_EVERY = timedelta(hours=1)
 # Near the end of the money the ledger follows closely, so that what is shown as posted is nearly all there is.
 SETTLE_SOON_EVERY = timedelta(minutes=1)
 NEAR_THE_END = timedelta(minutes=10)
 PAYERS_A_BATCH = 500
-# A small rate on a large balance would be funded beyond any calendar.
-FUNDED_AT_MOST = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +133,7 @@ def check_runway(
     same money. ``pending_rates`` are rentals that were started and whose meter is not open yet. Raises NotEnoughMoney.
     """
     settle_payer(organisation=organisation, at=at)
-    running = sum(_open(payers=[organisation.pk]).values_list("rate_micro_per_hour", flat=True))
+    running = sum(funding.open_meters([organisation.pk]).values_list("rate_micro_per_hour", flat=True))
     rate = running + sum(pending_rates) + extra_rate_micro_per_hour
     needed = -(-rate * Policy.load().runway_seconds // 3600)
     have = ledger.balance(ledger.account(Kind.RENTER_BALANCE, organisation=organisation))
@@ -164,7 +179,7 @@ def open_meter(
         funded_until=at,
         settled_at=at,
     )
-    _fund([payer.pk], at=at)
+    funding.fund([payer.pk], at=at)
     meter.refresh_from_db()
     return meter
 
@@ -178,7 +193,7 @@ def prove(*, until: Mapping[int, datetime]) -> int:
     if not until:
         return 0
     payers = list(Meter.objects.filter(pk__in=until, closed=False).values_list("payer_id", flat=True).distinct())
-    _lock(payers)
+    funding.lock_payers(payers)
     meters, times = list(until), list(until.values())
     with connection.cursor() as cursor:
         cursor.execute(
@@ -232,8 +247,14 @@ def settle_payees(*, payees: Sequence[Organisation] | None = None, at: datetime)
 
 @transaction.atomic
 def settle_payer(*, organisation: Organisation, at: datetime) -> None:
-    """Bill all open meters of one payer and set anew until when they are funded."""
-    _settle([organisation.pk], at=at, wait=True)
+    """Bill all open meters of one payer and set anew until when they are funded. A meter that cannot be billed stays open and is logged."""
+    try:
+        with transaction.atomic():
+            _settle([organisation.pk], at=at, wait=True)
+    except OperationalError:  # a deadlock, a lost connection: whoever began the transaction tries again
+        raise
+    except DatabaseError:
+        _settle_each(organisation.pk, at=at, wait=True)
 
 
 def _settle_all(meters: QuerySet[Meter], *, at: datetime, wait: bool) -> int:
@@ -255,40 +276,45 @@ def _settle_alone(payer: int, *, at: datetime, wait: bool) -> int:
         with transaction.atomic():
             return _settle([payer], at=at, wait=wait)
     except DatabaseError:
+        log.warning("settled_meter_by_meter", payer=payer, exc_info=True)
+    try:
+        return _settle_each(payer, at=at, wait=wait)
+    except DatabaseError:
         log.exception("payer_not_settled", payer=payer)
         return 0
 
 
+@transaction.atomic
+def _settle_each(payer: int, *, at: datetime, wait: bool) -> int:
+    """Bill one payer's meters one by one, so that a bad one is left out alone. Returns 1 if all of them could be billed."""
+    if not funding.lock_payers([payer], wait=wait):
+        return 0
+    funding.lock_accounts([payer])
+    funding.fund([payer], at=at)
+    failed = 0
+    for meter in list(funding.open_meters([payer]).order_by("pk").values_list("pk", flat=True)):
+        try:
+            with transaction.atomic():
+                funding.bill([payer], at=at, meter=meter)
+        except DatabaseError:
+            failed += 1
+            log.exception("meter_not_settled", meter=meter, payer=payer)
+    funding.fund([payer], at=at)
+    return 0 if failed else 1
+
+
 def _settle(payers: Sequence[int], *, at: datetime, wait: bool) -> int:
     """Precondition: inside a transaction. Returns how many of ``payers`` were settled."""
-    payers = _lock(payers, wait=wait)
+    payers = funding.lock_payers(payers, wait=wait)
     if not payers:
         return 0
-    _lock_accounts(payers)
+    funding.lock_accounts(payers)
     # First until when the money lasts, from the balance as it is under the lock; then nothing billed can break the floor.
-    _fund(payers, at=at)
-    for cut in [*_midnights(payers, at=at), None]:
-        _bill(payers, at=at, until=cut)
-    _fund(payers, at=at)
+    funding.fund(payers, at=at)
+    if funding.bill(payers, at=at):
+        # What closed stops taking part; otherwise billing moves no end of the money: it pays what was counted as used.
+        funding.fund(payers, at=at)
     return len(payers)
-
-
-def _midnights(payers: Sequence[int], *, at: datetime) -> list[datetime]:
-    """The UTC midnights that unbilled time of these payers crosses, oldest first: usually none."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT min(started_at + billed_seconds * interval '1 second') FROM billing_meter WHERE payer_id = ANY(%s) AND NOT closed",
-            [list(payers)],
-        )
-        (oldest,) = cursor.fetchone()
-    if oldest is None:
-        return []
-    midnight = datetime.combine(oldest.astimezone(UTC).date() + timedelta(days=1), datetime.min.time(), UTC)
-    cuts = []
-    while midnight < at:
-        cuts.append(midnight)
-        midnight += timedelta(days=1)
-    return cuts
 
 
 # --- what stands where -----------------------------------------------------------------------------------------------
@@ -296,7 +322,7 @@ def _midnights(payers: Sequence[int], *, at: datetime) -> list[datetime]:
 
 def position(organisation: Organisation, *, at: datetime) -> Position:
     """The payer's money as known ``at``: the ledger, and what its open meters accrued since."""
-    meters = list(_open(payers=[organisation.pk]))
+    meters = list(funding.open_meters([organisation.pk]))
     accruing = sum(accrued(meter).gross_micro - meter.billed_gross_micro for meter in meters)
     running = [meter for meter in meters if meter.ended_at is None]
     return Position(
@@ -335,135 +361,48 @@ def _posted(kind: Kind, organisation: Organisation) -> int:
 
 def lock_payer(organisation: Organisation) -> None:
     """Precondition: inside a transaction, before any ledger account is locked. Held until it ends."""
-    _lock([organisation.pk])
+    funding.lock_payers([organisation.pk])
+
+
+def lock_payers(organisations: Sequence[Organisation]) -> None:
+    """As ``lock_payer``, of several at once."""
+    funding.lock_payers([organisation.pk for organisation in organisations])
 
 
 @transaction.atomic
 def move_and_fund(*, organisation: Organisation, postings: Sequence[Posting], at: datetime) -> list[Transfer]:
-    """Post transfers that touch a payer's balance (deposit, credit, refund), then set anew until when its meters are funded."""
-    lock_payer(organisation)
+    """Post transfers that touch a payer's balance (deposit, credit, refund), then set anew until when its meters are funded.
+
+    What leaves the balance leaves it after what its meters used until now: their time is billed first.
+    Raises NotEnoughMoney, KeyReused.
+    """
+    return move_and_fund_all(organisations=[organisation], postings=postings, at=at)
+
+
+@transaction.atomic
+def move_and_fund_all(
+    *, organisations: Sequence[Organisation], postings: Sequence[Posting], at: datetime
+) -> list[Transfer]:
+    """As ``move_and_fund``, between the balances of several payers, or of none."""
+    payers = funding.lock_payers([organisation.pk for organisation in organisations])
+    if payers and any(posting.debit.kind == Kind.RENTER_BALANCE for posting in postings):
+        for organisation in sorted(organisations, key=lambda one: one.pk):
+            settle_payer(organisation=organisation, at=at)
     transfers = ledger.post_all(postings, at=at)
-    _fund([organisation.pk], at=at)
+    if payers:
+        funding.fund(payers, at=at)
     return transfers
 
 
-def _open(*, payers: Sequence[int]) -> QuerySet[Meter]:
-    return Meter.objects.filter(payer_id__in=payers, closed=False)
+def note_refund(meter: Meter, amount_micro: int) -> None:
+    """Keep that ``amount_micro`` of the meter's charge is given back; negative where a refund itself is taken back.
 
-
-def _lock(payers: Sequence[int], *, wait: bool = True) -> list[int]:
-    """Lock payers and their open meters; without ``wait`` those that are locked elsewhere are left out."""
-    rows = (
-        Organisation.objects.select_for_update(no_key=True, skip_locked=not wait).filter(pk__in=payers).order_by("pk")
-    )
-    locked = [row.pk for row in rows.only("pk")]
-    list(_open(payers=locked).select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
-    return locked
-
-
-def _lock_accounts(payers: Sequence[int]) -> None:
-    payees = _open(payers=payers).values("payee_id")
-    accounts = Account.objects.filter(
-        Q(kind=Kind.RENTER_BALANCE, organisation_id__in=payers)
-        | Q(kind=Kind.PROVIDER_PAYABLE, organisation_id__in=payees)
-    )
-    list(accounts.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
-
-
-# The balance pays, from where each meter was billed to (t), Σ rate · max(0, F − t). Sorted by t, the F that this reaches with the
-# first k meters alone is (money + Σ rate·t) / Σ rate, and the least of these is the one at which exactly the right meters take part.
-# Amounts are in 1/3600 micro-USDC. What cumulative rounding has left over of each meter (rest) comes off first, so that no floor of
-# a later total can cost more than there is.
-_FUND = """
-WITH running AS (
-    SELECT id, payer_id, rate_micro_per_hour::numeric AS rate,
-           extract(epoch FROM started_at) + billed_seconds AS t,
-           rate_micro_per_hour::numeric * billed_seconds - 3600::numeric * billed_gross_micro AS rest
-    FROM billing_meter WHERE payer_id = ANY(%(payers)s) AND NOT closed
-), money AS (
-    SELECT r.payer_id, 3600 * coalesce(max(a.balance_micro - a.floor_micro), 0) - sum(r.rest) AS left_over
-    FROM running r LEFT JOIN billing_account a ON a.kind = %(kind)s AND a.organisation_id = r.payer_id GROUP BY r.payer_id
-), prefixes AS (
-    SELECT payer_id, sum(rate) OVER w AS rates, sum(rate * t) OVER w AS weighted
-    FROM running WINDOW w AS (PARTITION BY payer_id ORDER BY t, id)
-), funded AS (
-    SELECT p.payer_id,
-           timestamptz 'epoch' + floor(1000000 * least(
-               min((m.left_over + p.weighted) / p.rates), extract(epoch FROM %(latest)s::timestamptz)
-           ))::bigint * interval '1 microsecond' AS until
-    FROM prefixes p JOIN money m USING (payer_id) GROUP BY p.payer_id
-)
-UPDATE billing_meter m SET funded_until = f.until FROM funded f
-WHERE m.payer_id = f.payer_id AND NOT m.closed AND m.funded_until IS DISTINCT FROM f.until
-"""
-
-# One statement bills all open meters of the payers: transfers, balances and meters together. ``until`` caps it (a midnight).
-# A transfer takes effect within the time that it covers, so a charge up to midnight belongs to the day that ended.
-_BILL = """
-WITH reached AS (
-    SELECT id, public_id, payer_id, payee_id, started_at, rate_micro_per_hour, fee_bps, billed_seconds, billed_gross_micro,
-           billed_fee_micro, greatest(billed_seconds, floor(extract(epoch FROM
-               least(proved_until, funded_until, ended_at, %(until)s::timestamptz) - started_at))::bigint) AS seconds
-    FROM billing_meter WHERE payer_id = ANY(%(payers)s) AND NOT closed
-), total AS (
-    SELECT *, div(rate_micro_per_hour::numeric * seconds, 3600) AS gross FROM reached
-), due AS (
-    SELECT t.*, div(t.gross * t.fee_bps, 10000) AS fee, b.id AS payer_account, p.id AS payee_account
-    FROM total t
-    JOIN billing_account b ON b.kind = %(balance)s AND b.organisation_id = t.payer_id
-    JOIN billing_account p ON p.kind = %(payable)s AND p.organisation_id = t.payee_id
-    WHERE t.seconds > t.billed_seconds
-), parts AS (
-    SELECT id, public_id, seconds, started_at, billed_seconds, rate_micro_per_hour, payer_account,
-           part.name, part.account, part.kind, part.amount::bigint AS amount
-    FROM due, LATERAL (VALUES
-        ('net', payee_account, %(charge)s, (gross - fee) - (billed_gross_micro - billed_fee_micro)),
-        ('fee', %(fee_account)s, %(fee)s, fee - billed_fee_micro)
-    ) AS part (name, account, kind, amount)
-    WHERE part.amount > 0
-), posted AS (
-    INSERT INTO billing_transfer (key, debit_id, credit_id, amount_micro, kind, reference, effective_at, created_at, reason, data)
-    SELECT 'meter:' || public_id || ':' || seconds || ':' || name, payer_account, account, amount, kind, public_id::text,
-           started_at + seconds * interval '1 second' - interval '1 microsecond', %(at)s, '',
-           jsonb_build_object('from', billed_seconds, 'to', seconds, 'rate_micro_per_hour', rate_micro_per_hour)
-    FROM parts ORDER BY id, name DESC
-    RETURNING debit_id, credit_id, amount_micro
-), moved AS (
-    SELECT account, sum(amount) AS amount FROM (
-        SELECT debit_id AS account, -amount_micro AS amount FROM posted
-        UNION ALL SELECT credit_id, amount_micro FROM posted
-    ) AS sides GROUP BY account
-), balances AS (
-    UPDATE billing_account a SET balance_micro = a.balance_micro + moved.amount FROM moved
-    WHERE a.id = moved.account AND a.materialised
-)
-UPDATE billing_meter m SET billed_seconds = due.seconds, billed_gross_micro = due.gross, billed_fee_micro = due.fee
-FROM due WHERE m.id = due.id
-"""
-
-
-def _fund(payers: Sequence[int], *, at: datetime) -> None:
-    """Precondition: the payers are locked."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _FUND, {"payers": list(payers), "kind": Kind.RENTER_BALANCE.value, "latest": at + FUNDED_AT_MOST}
-        )
-
-
-def _bill(payers: Sequence[int], *, at: datetime, until: datetime | None) -> None:
-    """Precondition: the payers and the accounts are locked, and ``_fund`` has just run."""
-    values = {
-        "payers": list(payers),
-        "until": until,
-        "at": at,
-        "balance": Kind.RENTER_BALANCE.value,
-        "payable": Kind.PROVIDER_PAYABLE.value,
-        "charge": ledger.Move.CHARGE.value,
-        "fee": ledger.Move.FEE.value,
-        "fee_account": ledger.account(Kind.FEE).pk,
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(_BILL, values)
-    if until is None:
-        _open(payers=payers).update(settled_at=at)
-        _open(payers=payers).filter(ended_at__isnull=False).update(closed=True)
+    Precondition: in the transaction that posts it, before ledger accounts are locked. Raises RefundTooLarge if credits and refunds
+    together would exceed the charge, and then writes nothing.
+    """
+    kept = Meter.objects.filter(
+        pk=meter.pk, refunded_micro__gte=-amount_micro, billed_gross_micro__gte=F("refunded_micro") + amount_micro
+    ).update(refunded_micro=F("refunded_micro") + amount_micro)
+    meter.refresh_from_db(fields=["billed_gross_micro", "refunded_micro"])
+    if not kept:
+        raise RefundTooLarge(asked_micro=amount_micro, left_micro=meter.billed_gross_micro - meter.refunded_micro)

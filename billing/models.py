@@ -175,6 +175,9 @@ class DepositAddress(models.Model):
     wanted_at = models.DateTimeField(
         _("owner last looked at"), null=True, blank=True
     )  # who waits for money is asked for first
+    # Wallet apps may refuse to pay a link whose token account is not there yet: the treasury opens it for the first request.
+    opened_at = models.DateTimeField(_("token account opened by the treasury at"), null=True, blank=True)
+    strays_looked_at = models.DateTimeField(_("looked for other tokens at"), null=True, blank=True)
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
 
     class Meta:
@@ -183,6 +186,7 @@ class DepositAddress(models.Model):
         indexes = [
             models.Index(fields=["scanned_at"], name="deposit_address_scanned"),
             models.Index(fields=["-wanted_at"], name="deposit_address_wanted"),
+            models.Index(fields=["strays_looked_at"], name="deposit_address_strays"),
         ]
 
     def __str__(self) -> str:

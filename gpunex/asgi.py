@@ -2,7 +2,7 @@
 
 Most requests go through Django's handler and its middleware, part of which is synchronous and so holds a thread for as
 long as a request lasts. Requests of agents that wait for minutes go around it: a thousand of them are a thousand
-coroutines.
+coroutines. So do heartbeats and telemetry, which a door before all else writes many at once.
 """
 
 import os
@@ -32,7 +32,11 @@ class WaitingHandler(ASGIHandler):
         await self.handle(scope, receive, send)
 
 
-_pages = get_asgi_application()
+_handler = get_asgi_application()
+
+from providers.api.door import Door  # noqa: E402  (it imports models: Django is set up by now)
+
+_pages = Door(_handler)
 _waiting = WaitingHandler()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
+from math import sqrt
 from typing import Any
 
 from django.http import HttpRequest
@@ -24,18 +25,22 @@ from payouts.models import PayoutMethod
 from providers import fleet
 from providers.fleet import Fleet, Host, Standing
 from providers.models import Gpu, Provider
+from reliability import score as formula
+from reliability import scores
 from reliability.models import Score
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """The mean of machines' scores, each weighing as its GPUs do. ``score`` 0 to 100, the parts 0 to 1."""
+    """The mean of machines' scores, each weighing as its GPUs do. ``score`` 0 to 100, give or take ``margin``, the parts 0 to 1."""
 
     score: float
     uptime: float
     completion: float
     consistency: float
     new: bool
+    margin: float = 0.0
+    version: int = formula.VERSION
 
 
 class Desk:
@@ -64,9 +69,7 @@ class Desk:
     @cached_property
     def scores(self) -> dict[int, Score]:
         """The latest score of each live machine that has one, by the machine's pk."""
-        machines = [host.machine.pk for host in self.fleet.hosts]
-        latest = Score.objects.filter(machine__in=machines).order_by("machine", "-at").distinct("machine")
-        return {score.machine_id: score for score in latest}
+        return scores.latest_of([host.machine.pk for host in self.fleet.hosts])
 
     @property
     def reliability(self) -> Reliability | None:
@@ -128,6 +131,8 @@ def weighted(scores: Iterable[tuple[Score, int]]) -> Reliability | None:
         completion=mean("completion"),
         consistency=mean("consistency"),
         new=all(score.new for score, _weight in rows),
+        margin=sqrt(sum(((score.margin or 0.0) * weight) ** 2 for score, weight in rows)) / total,
+        version=rows[0][0].version,
     )
 
 

@@ -106,6 +106,16 @@ SIMULATED_MACHINES_IN_MARKET = _flag("SIMULATED_MACHINES_IN_MARKET", default=EMB
 # How long a benchmark loads each card, in seconds.
 BENCHMARK_SECONDS = int(_env("BENCHMARK_SECONDS", "4" if EMBEDDED else "40"))
 
+# --- Our accounts at banks: whoever makes a file for the bank is told which of these are missing ---
+# The demonstration's are accounts that banks publish as examples.
+SEPA_DEBTOR_NAME = _env("SEPA_DEBTOR_NAME", "GPUnex demonstration" if EMBEDDED else "")
+SEPA_DEBTOR_IBAN = _env("SEPA_DEBTOR_IBAN", "DE89370400440532013000" if EMBEDDED else "")
+SEPA_DEBTOR_BIC = _env("SEPA_DEBTOR_BIC")
+ACH_ORIGIN_NAME = _env("ACH_ORIGIN_NAME", "GPUnex demonstration" if EMBEDDED else "")
+ACH_ORIGIN_ID = _env("ACH_ORIGIN_ID", "1123456789" if EMBEDDED else "")
+ACH_ORIGIN_ROUTING = _env("ACH_ORIGIN_ROUTING", "021000021" if EMBEDDED else "")
+ACH_ORIGIN_BANK = _env("ACH_ORIGIN_BANK", "Demonstration bank" if EMBEDDED else "")
+
 # --- Mail ---
 DEFAULT_FROM_EMAIL = _env("DEFAULT_FROM_EMAIL", "GPUnex <no-reply@gpunex.com>")
 SERVER_EMAIL = DEFAULT_FROM_EMAIL
@@ -227,12 +237,25 @@ ACCOUNT_LOGIN_ON_EMAIL_CONFIRMATION = True
 ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = True
 # Another address is another way in: a session that somebody left open is not enough to add one.
 ACCOUNT_REAUTHENTICATION_REQUIRED = True
+# Long enough to fetch a hardware wallet between the question and the signature.
+ACCOUNT_REAUTHENTICATION_TIMEOUT = 15 * 60
+ACCOUNT_REAUTHENTICATION_METHODS = ("password", "mfa")
 ACCOUNT_EMAIL_NOTIFICATIONS = True
 ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = PUBLIC_URL.split(":")[0]
-MFA_ADAPTER = "allauth.mfa.adapter.DefaultMFAAdapter"
-MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_ADAPTER = "gpunex.accounts.second_factor.SecondFactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_TOTP_ISSUER = "GPUnex"
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_FORMS = {
+    "add_webauthn": "gpunex.accounts.second_factor.AddPasskeyForm",
+    "authenticate_webauthn": "gpunex.accounts.second_factor.PasskeyAsSecondFactorForm",
+    "edit_webauthn": "gpunex.accounts.second_factor.RenamePasskeyForm",
+    "login_webauthn": "gpunex.accounts.second_factor.SignInWithPasskeyForm",
+    "reauthenticate_webauthn": "gpunex.accounts.second_factor.ConfirmWithPasskeyForm",
+}
+# A browser makes passkeys over https only, except on its own machine.
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = EMBEDDED
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25
 AXES_LOCKOUT_TEMPLATE = "account/locked_out.html"
@@ -301,6 +324,7 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [],
     "DEFAULT_PERMISSION_CLASSES": [],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_THROTTLE_RATES": {"api": "240/min"},
     "COERCE_DECIMAL_TO_STRING": True,
     "UNAUTHENTICATED_USER": None,
 }

@@ -19,6 +19,7 @@ urlpatterns = [
     path("metrics", metrics.metrics, name="metrics"),
     path("agent", agent_install, name="agent_install"),
     path("guide", guide, name="guide"),
+    path("api/v1/", include("marketplace.api.urls")),
     path("", include("providers.urls")),
     path("", include("reliability.urls")),
     path("", include("billing.urls")),

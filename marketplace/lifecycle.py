@@ -167,7 +167,12 @@ def _end(rental: Rental, *, at: datetime) -> None:
             bounds.append(workload.proved_at)
         rental.meter = metering.close_meter(meter=rental.meter, ended_at=min(bound for bound in bounds if bound), at=at)
     record_outcome(
-        machine=machine, reference=rental.public_id, cause=rental.cause, provider_fault=broken, at=rental.ended_at
+        machine=machine,
+        reference=rental.public_id,
+        cause=rental.cause,
+        provider_fault=broken,
+        at=rental.ended_at,
+        recorded_at=at,
     )
     if broken:
         _make_good(rental, at=at)
@@ -235,12 +240,6 @@ def prove(*, at: datetime) -> int:
         limit = limits.of(rental=rental, request=rental.request, meter=rental.meter)
         if limits.differ(limit, rental.job.workload.stop_at):
             _each(_follow_limit, [rental.pk], at=at)
-    runway = Policy.load().runway_seconds
-    # One mail a payer: all of its meters share one end of the money.
-    ends = {rental.organisation: rental.meter.funded_until for rental in running if rental.meter is not None}
-    for organisation, funded_until in ends.items():
-        if (funded_until - at).total_seconds() < runway:
-            notices.warn_of_low_balance(organisation=organisation, funded_until=funded_until, at=at)
     return moved
 
 

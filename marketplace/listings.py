@@ -7,9 +7,9 @@ seconds old; ``start_rental`` reads the truth again before it gives a GPU away.
 The first state that applies:
 
     retired       the machine is retired, or has no card of the model any more
-    offline       nothing heard for the offline time
-    hidden        hidden by its provider, paused by an admin, draining, its driver hangs, not admitted yet, or simulated
-                  where simulated machines are kept out of the market
+    offline       nothing heard for the offline time, an outage of the platform not counted
+    hidden        hidden by its provider, paused by an admin, draining, its driver hangs, its connection keeps breaking,
+                  not admitted yet, or simulated where simulated machines are kept out of the market
     delisted      every card failed, or is below the benchmark floor
     benchmarking  no card has an accepted benchmark yet
     unpriced      the provider asks no price for the model
@@ -26,12 +26,12 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from gpunex.policy.models import Policy
 from marketplace import market, ranking
 from marketplace.models import Listing, ModelPrice
 from providers import places
 from providers.models import Gpu, GpuClaim, GpuModel, Machine
 from providers.schedules import edges
+from reliability import availability, outages, scores
 from reliability.models import Benchmark, Score
 
 CHUNK = 500
@@ -77,10 +77,8 @@ def refresh(*, at: datetime, machines: Iterable[Machine] | None = None) -> int:
         ).distinct()
     )
     keys = list(found.order_by("pk").values_list("pk", flat=True))
-    policy = Policy.load()
-    return sum(
-        _refresh_chunk(list(chunk), offline_seconds=policy.offline_seconds, at=at) for chunk in batched(keys, CHUNK)
-    )
+    patience = outages.patience(at=at)
+    return sum(_refresh_chunk(list(chunk), offline_seconds=patience, at=at) for chunk in batched(keys, CHUNK))
 
 
 @transaction.atomic
@@ -90,6 +88,7 @@ def _refresh_chunk(keys: list[int], *, offline_seconds: int, at: datetime) -> in
         (row.machine_id, row.gpu_model_id): row
         for row in Listing.objects.filter(machine__in=keys).order_by("pk").select_for_update(no_key=True, of=("self",))
     }
+    availability.observe(at=at, machines=keys)
     machines = list(Machine.objects.filter(pk__in=keys).select_related("provider").prefetch_related("schedules"))
     truth = _read(machines, offline_seconds=offline_seconds, at=at)
     fresh, changed = [], []
@@ -145,10 +144,7 @@ def _read(machines: Sequence[Machine], *, offline_seconds: int, at: datetime) ->
                 current=True, provider__in={machine.provider_id for machine in machines}
             )
         },
-        scores={
-            score.machine_id: score
-            for score in Score.objects.filter(machine__in=keys).order_by("machine", "-at").distinct("machine")
-        },
+        scores=scores.latest_of(keys),
         benchmarks={
             benchmark.gpu.machine_id: benchmark
             for benchmark in Benchmark.objects.filter(gpu__machine__in=keys, state=Benchmark.State.ACCEPTED)
@@ -222,7 +218,7 @@ def state_of(
         return Listing.State.RETIRED
     if not machine.is_connected(at, offline_seconds):
         return Listing.State.OFFLINE
-    if kept_back(machine) or not any(gpu.admitted for gpu in cards.all):
+    if kept_back(machine) or machine.is_unsettled(at) or not any(gpu.admitted for gpu in cards.all):
         return Listing.State.HIDDEN
     if not cards.sound:
         failed = not cards.offerable or any(gpu.delisted_at is not None for gpu in cards.offerable)

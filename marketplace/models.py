@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from billing.billable import Billable
 from billing.models import Meter
 from gpunex.accounts.models import Organisation
 from gpunex.kit.money import UsdcField
@@ -199,7 +200,7 @@ class Rental(models.Model):
     """One agreement: one listing, its GPUs, a price, a fee, a meter. The price and fee are copies.
 
         starting → running → ending → ended
-    ``starting`` is free; ``running`` is billed; ``ending`` (stop sent, not yet seen gone) and ``ended`` are free.
+    ``starting`` is free; ``running`` is billed; ``ending`` (stop sent, not yet seen gone) and ``ended`` are free: see ``billing_at``.
     """
 
     class State(models.TextChoices):
@@ -297,8 +298,24 @@ class Rental(models.Model):
 
     @property
     def billable(self) -> bool:
-        """Whether this state costs the renter money."""
+        """Whether this state costs the renter money, if its host is heard from and the balance covers it."""
         return self.state == self.State.RUNNING
+
+    def billing_at(self, at: datetime, *, offline_seconds: int) -> Billable:
+        """Whether ``at``, now or later than all that is known, is billed, and why. Wants ``with_work``."""
+        if self.state == self.State.STARTING:
+            return Billable.STARTING
+        if self.state == self.State.ENDING:
+            return Billable.ENDING
+        if self.state == self.State.ENDED:
+            if self.meter_id is None:
+                return Billable.NOT_RUN
+            return Billable.BROKEN if self.provider_fault else Billable.ENDED
+        if self.meter is not None and self.meter.funded_until <= at:
+            return Billable.UNFUNDED
+        if not self.job.workload.machine.is_connected(at, offline_seconds):
+            return Billable.SILENT
+        return Billable.RUNNING
 
 
 class RentalGpu(models.Model):

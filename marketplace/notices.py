@@ -1,13 +1,8 @@
 """What the marketplace tells people by mail and in their dashboard."""
 
-from datetime import datetime
-
-from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 
-from billing.models import Deposit
-from gpunex.accounts.models import Notice, Organisation
-from gpunex.accounts.notices import Event, notify
+from gpunex.accounts.notices import Event
 
 FIRST_RENTAL = Event(
     name="marketplace.first_rental",
@@ -36,20 +31,6 @@ PROVIDER_BROKE = Event(
     state="bad",
 )
 
-BALANCE_LOW = Event(
-    name="marketplace.balance_low",
-    subject=_("Your balance lasts until %(funded_at)s"),
-    paragraphs=(
-        _(
-            "At what your rentals cost now, your balance is used up at %(funded_at)s. They are stopped then, and nothing more is charged."
-        ),
-        _("A deposit that arrives before that keeps them running."),
-    ),
-    action=_("Add to your balance"),
-    path="/balance",
-    state="warn",
-)
-
 OUT_OF_MONEY = Event(
     name="marketplace.out_of_money",
     subject=_("A rental on %(machine)s was stopped: the balance is used up"),
@@ -61,15 +42,3 @@ OUT_OF_MONEY = Event(
     path="/rentals/{rental}",
     state="warn",
 )
-
-
-def warn_of_low_balance(*, organisation: Organisation, funded_until: datetime, at: datetime) -> None:
-    """Once for each stretch without a deposit: what was said once is not said every few seconds."""
-    last = Deposit.objects.filter(organisation=organisation).order_by("-pk").values_list("public_id", flat=True).first()
-    key = f"{BALANCE_LOW.name}:{organisation.public_id}:{last or 'none'}:{at:%Y-%m-%d}"
-    if Notice.objects.filter(key=key).exists():
-        return
-    with transaction.atomic():
-        notify(
-            organisation=organisation, event=BALANCE_LOW, key=key, data={"funded_at": funded_until.isoformat()}, at=at
-        )

@@ -34,6 +34,7 @@ __all__ = [
     "ask_to_stop",
     "end_overdue",
     "heard",
+    "pending_rates",
     "prove",
     "start_rental",
 ]
@@ -107,7 +108,7 @@ def start_rental(
     )
     gpus = _choose(listing, count=gpu_count, at=at)
     metering.check_runway(
-        organisation=organisation, extra_rate_micro_per_hour=rate, pending_rates=_pending_rates(organisation), at=at
+        organisation=organisation, extra_rate_micro_per_hour=rate, pending_rates=pending_rates(organisation), at=at
     )
 
     request = Request.objects.create(
@@ -174,6 +175,8 @@ def _terms(listing: Listing, *, at: datetime) -> tuple[int, datetime | None]:
         why = _("the host left")
     elif not connected:
         why = _("the host is offline")
+    elif machine.is_unsettled(at):
+        why = _("its connection keeps breaking")
     elif listings.kept_back(machine):
         why = _("its provider hides it")
     elif opens is not None and opens > at:
@@ -200,7 +203,7 @@ def _choose(listing: Listing, *, count: int, at: datetime) -> list[Gpu]:
     return free[:count]
 
 
-def _pending_rates(organisation: Organisation) -> list[int]:
+def pending_rates(organisation: Organisation) -> list[int]:
     """Rates of rentals that will run soon: their money is spoken for though no meter is open yet."""
     starting = Rental.objects.filter(organisation=organisation, state=Rental.State.STARTING).values_list(
         "price_micro", "gpu_count"

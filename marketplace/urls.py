@@ -6,6 +6,7 @@ app_name = "marketplace"
 urlpatterns: list[URLPattern | URLResolver] = [
     path("offers", offers.offers, name="offers"),
     path("offers/<uuid:public_id>", offers.offer, name="offer"),
+    path("offers/<uuid:public_id>/check", offers.check, name="check"),
     path("offers/<uuid:public_id>/rent", offers.rent, name="rent"),
     path("rentals", rentals.rental_list, name="rentals"),
     path("rentals/<uuid:public_id>", rentals.rental, name="rental"),

@@ -1,24 +1,110 @@
-"""The books against the chain: what the ledger says we hold, and that nothing left the treasury but payouts.
+"""The books against the payouts and the chain: what the ledger says we hold, and that nothing left the treasury but payouts.
 
     on chain (treasury + deposit accounts) = held by the ledger + arrived and not yet credited − landed and not yet marked as paid
+
+What a bank paid does not touch the chain: its USDC stays in the treasury until somebody sells it.
 
 The chain and the ledger are read one after the other while both move: a difference counts only if it is still there on a second look.
 """
 
-import base64
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
-from billing import deposits, ledger, treasury
-from billing.ledger import Check, Kind, Report
-from billing.models import Account, Deposit, DepositAddress, Transfer
+from django.db import connection
+from django.db.models import Sum
+
+from billing import deposits, ledger, proof, treasury
+from billing.ledger import Kind
+from billing.models import Deposit, DepositAddress
+from billing.proof import Check, Report
 from gpunex.chain.rpc import TOKEN_ACCOUNT_BYTES
 from gpunex.chain.transfers import incoming, token_delta
 from payouts.models import Attempt, Payout, Rail
 
-ACCOUNTS_A_CALL = 100
 LOOKS = 4
 PAGE = 1000
+
+
+def verify_books(*, with_chain: bool = True) -> Report:
+    """Prove the ledger by itself, the payouts against it and, ``with_chain``, both against the chain. Raises RpcUnavailable."""
+    with proof.one_moment():
+        by_itself = [*ledger.verify_books().checks, *_payout_checks()]
+    if not with_chain:
+        return Report(by_itself)
+    on_chain = _chain_checks()
+    for _again in range(LOOKS - 1):
+        if not any(check.off for check in on_chain):
+            break
+        on_chain = _chain_checks()
+    return Report(by_itself + on_chain)
+
+
+# --- payouts against the ledger --------------------------------------------------------------------------------------
+
+_FIGURE = "SELECT count(*) || ' payouts' FROM payouts_payout"
+_PAYOUTS = [
+    (
+        # Set aside once, and since then where the state says: in transit, paid, given back to where it came from, or returned by a bank.
+        "each payout's money is where its state says",
+        """WITH moved AS (
+               SELECT t.reference, t.kind,
+                      CASE WHEN t.kind = 'payout' THEN d.kind ELSE c.kind END AS account, sum(t.amount_micro) AS micro
+               FROM billing_transfer t JOIN billing_account d ON d.id = t.debit_id JOIN billing_account c ON c.id = t.credit_id
+               WHERE t.kind IN ('payout', 'payout_paid', 'payout_back', 'payout_returned') GROUP BY 1, 2, 3
+           ), expected AS (
+               SELECT p.public_id, p.amount_micro AS micro, move.kind, move.account
+               FROM payouts_payout p JOIN payouts_payoutrun r ON r.id = p.run_id,
+               LATERAL (SELECT CASE WHEN r.kind = 'return' THEN 'renter.balance' ELSE 'provider.payable' END AS source) AS s,
+               LATERAL (VALUES
+                   ('payout', s.source, true),
+                   ('payout_paid', CASE WHEN p.rail = 'usdc' THEN 'payout.paid.chain' ELSE 'payout.paid.bank' END, p.state IN ('paid', 'returned')),
+                   ('payout_back', s.source, p.state = 'failed'),
+                   ('payout_returned', s.source, p.state = 'returned')
+               ) AS move (kind, account, happened) WHERE move.happened
+           ), held AS (
+               SELECT p.public_id, coalesce(a.balance_micro, 0) AS micro,
+                      CASE WHEN p.state IN ('paid', 'failed', 'returned') THEN 0 ELSE p.amount_micro END AS wanted
+               FROM payouts_payout p LEFT JOIN billing_account a ON a.code = 'payout.in_transit:' || p.public_id
+           )
+           SELECT 'payout ' || place, max(micro)::bigint FROM (
+               SELECT coalesce(e.public_id::text, m.reference) AS place, abs(coalesce(e.micro, 0) - coalesce(m.micro, 0)) AS micro
+               FROM expected e FULL JOIN moved m
+               ON m.reference = e.public_id::text AND m.kind = e.kind AND m.account = e.account
+               WHERE coalesce(e.micro, 0) <> coalesce(m.micro, 0)
+               UNION ALL SELECT public_id::text, abs(micro - wanted) FROM held WHERE micro <> wanted
+           ) AS off GROUP BY place""",
+    ),
+    (
+        "each payout's statement is there and says its amount",
+        """SELECT 'payout ' || p.public_id, p.amount_micro FROM payouts_payout p LEFT JOIN billing_statement s
+           ON s.kind = 'payout' AND s.organisation_id = p.organisation_id AND s.reference = p.public_id::text
+           WHERE p.statement_sha256 <> ''
+             AND (s.sha256 IS DISTINCT FROM p.statement_sha256 OR (s.body->>'amount_micro')::bigint IS DISTINCT FROM p.amount_micro)""",
+    ),
+    (
+        "nothing of a run that is not cleared has left",
+        """SELECT 'payout ' || p.public_id, p.amount_micro FROM payouts_payout p JOIN payouts_payoutrun r ON r.id = p.run_id
+           WHERE r.cleared_at IS NULL AND (
+               p.state IN ('signed', 'exported', 'paid', 'returned') OR EXISTS (SELECT 1 FROM payouts_attempt a WHERE a.payout_id = p.id)
+           )""",
+    ),
+]
+
+
+def _payout_checks() -> list[Check]:
+    with connection.cursor() as cursor:
+        cursor.execute(_FIGURE)
+        (figure,) = cursor.fetchone()
+        checks = []
+        for name, query in _PAYOUTS:
+            cursor.execute(query)
+            checks.append(
+                Check(name=name, figure=figure, off={place: int(micro) for place, micro in cursor.fetchall()})
+            )
+    return checks
+
+
+# --- the chain against both ------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -31,49 +117,30 @@ class _Seen:
     unknown: dict[str, int] = field(default_factory=dict)  # what left the treasury by no payout's signature
 
 
-def verify_books(*, with_chain: bool = True) -> Report:
-    """Prove the ledger by itself, the payouts against it and, ``with_chain``, both against the chain. Raises RpcUnavailable."""
-    checks = [*ledger.verify_books().checks, _payouts_check()]
-    if not with_chain:
-        return Report(checks)
-    on_chain = _chain_checks()
-    for _again in range(LOOKS - 1):
-        if not any(check.off for check in on_chain):
-            break
-        on_chain = _chain_checks()
-    return Report(checks + on_chain)
+@dataclass(frozen=True, slots=True)
+class _Signed:
+    """What an attempt's signature is for."""
 
-
-def _payouts_check() -> Check:
-    """Each payout's money is where its state says: in transit, with the chain, or back in payable."""
-    off: dict[str, int] = {}
-    with ledger.one_moment():
-        payouts = list(Payout.objects.select_related("organisation"))
-        held = dict(Account.objects.filter(kind=Kind.IN_TRANSIT).values_list("code", "balance_micro"))
-        paid: dict[str, int] = {}
-        for row in Transfer.objects.filter(kind=ledger.Move.PAID).only("reference", "amount_micro"):
-            paid[row.reference] = paid.get(row.reference, 0) + row.amount_micro
-    for payout in payouts:
-        reference = str(payout.public_id)
-        in_transit = payout.amount_micro if payout.state in Payout.OPEN_STATES else 0
-        with_chain = payout.amount_micro if payout.state == Payout.State.PAID else 0
-        wrong = abs(held.get(f"{Kind.IN_TRANSIT}:{reference}", 0) - in_transit) + abs(
-            paid.get(reference, 0) - with_chain
-        )
-        if wrong:
-            off[f"payout {reference}"] = wrong
-    return Check(name="each payout's money is where its state says", figure=f"{len(payouts)} payouts", off=off)
+    payout: int
+    amount_micro: int
+    state: str
+    dead: bool
 
 
 def _chain_checks() -> list[Check]:
-    attempts = {attempt.signature: attempt for attempt in Attempt.objects.select_related("payout")}
+    attempts = {
+        signature: _Signed(*rest)
+        for signature, *rest in Attempt.objects.values_list(
+            "signature", "payout", "payout__amount_micro", "payout__state", "dead"
+        )
+    }
     seen = _look(set(attempts))
     landed = set(seen.signatures)
     held = -ledger.balance(ledger.account(Kind.TREASURY)) - ledger.balance(ledger.account(Kind.PAID_CHAIN))
     under_way = sum(
-        attempt.payout.amount_micro
-        for signature, attempt in attempts.items()
-        if signature in landed and attempt.payout.state != Payout.State.PAID
+        signed.amount_micro
+        for signature, signed in attempts.items()
+        if signature in landed and signed.state != Payout.State.PAID
     )
     off = seen.on_chain_micro - held - seen.arrived_micro + under_way
     figure = (
@@ -96,20 +163,15 @@ def _chain_checks() -> list[Check]:
     ]
 
 
-def _paid_check(landed: set[str], attempts: dict[str, Attempt]) -> Check:
+def _paid_check(landed: set[str], attempts: dict[str, _Signed]) -> Check:
     """Each payout that is called paid is on chain, by exactly one of its attempts; no attempt called dead is."""
-    by_payout: dict[int, list[Attempt]] = {}
-    for signature, attempt in attempts.items():
-        if signature in landed:
-            by_payout.setdefault(attempt.payout_id, []).append(attempt)
-    off: dict[str, int] = {}
-    paid = Payout.objects.filter(state=Payout.State.PAID, rail=Rail.USDC)
-    for payout in paid:
-        times = len(by_payout.get(payout.pk, []))
-        if times != 1:
-            off[f"payout {payout.public_id}"] = (times - 1) * payout.amount_micro
-    for attempt in (attempt for found in by_payout.values() for attempt in found if attempt.dead):
-        off[f"attempt {attempt.signature}"] = attempt.payout.amount_micro
+    found = {signature: signed for signature, signed in attempts.items() if signature in landed}
+    times = Counter(signed.payout for signed in found.values())
+    off = {f"attempt {signature}": signed.amount_micro for signature, signed in found.items() if signed.dead}
+    paid = Payout.objects.filter(state=Payout.State.PAID, rail=Rail.USDC).values_list("pk", "public_id", "amount_micro")
+    for pk, public_id, amount in paid:
+        if times[pk] != 1:
+            off[f"payout {public_id}"] = (times[pk] - 1) * amount
     return Check(name="each paid payout is on chain once", figure=f"{len(paid)} paid payouts", off=off)
 
 
@@ -117,22 +179,24 @@ def _paid_check(landed: set[str], attempts: dict[str, Attempt]) -> Check:
 
 
 def _look(attempts: set[str]) -> _Seen:
-    own = treasury.token_account()
+    own, mint = treasury.token_account(), treasury.mint()
     rows = list(DepositAddress.objects.filter(organisation__isnull=False))
-    seen = _Seen(
-        on_chain_micro=(treasury.rpc().get_token_balance(own) or 0)
-        + sum(_balances([row.token_account for row in rows])),
-        signatures=_succeeded(own),
+    balances = _balances([own, *(row.token_account for row in rows)])
+    seen = _Seen(on_chain_micro=sum(balances.values()), signatures=_succeeded(own))
+    unswept = dict(
+        Deposit.objects.filter(swept_at=None).values_list("token_account").annotate(micro=Sum("amount_micro"))
     )
     for row in rows:
-        new = _succeeded(row.token_account, until=row.cursor or None)
-        for signature in _unless_booked(new, row.token_account):
+        # Where the balance is what was credited and not collected yet, nothing came that the watcher has not seen.
+        if balances[row.token_account] == unswept.get(row.token_account, 0):
+            continue
+        for signature in _unless_booked(_succeeded(row.token_account, until=row.cursor or None), row.token_account):
             tx = treasury.rpc().get_transaction(signature)
-            seen.arrived_micro += incoming(tx, row.token_account, treasury.mint()) if tx else 0
+            seen.arrived_micro += incoming(tx, row.token_account, mint) if tx else 0
     ours = {row.owner for row in rows}
-    for signature in _unless_booked(seen.signatures, own):
-        tx = treasury.rpc().get_transaction(signature) if signature not in attempts else None
-        delta = token_delta(tx, own, treasury.mint()) if tx else 0
+    for signature in _unless_booked([each for each in seen.signatures if each not in attempts], own):
+        tx = treasury.rpc().get_transaction(signature)
+        delta = token_delta(tx, own, mint) if tx else 0
         if delta < 0:
             seen.unknown[f"transaction {signature}"] = -delta
         elif tx and deposits.sender_of(tx) not in ours:
@@ -142,6 +206,8 @@ def _look(attempts: set[str]) -> _Seen:
 
 def _unless_booked(signatures: list[str], token_account: str) -> list[str]:
     """Those that are neither a deposit in the books nor a sweep of ours."""
+    if not signatures:
+        return []
     booked = set(Deposit.objects.filter(token_account=token_account).values_list("signature", flat=True))
     booked |= set(Deposit.objects.exclude(swept_signature="").values_list("swept_signature", flat=True))
     return [signature for signature in signatures if signature not in booked]
@@ -158,22 +224,13 @@ def _succeeded(account: str, *, until: str | None = None) -> list[str]:
         before = page[-1]["signature"]
 
 
-def _balances(accounts: list[str]) -> list[int]:
-    """Micro-USDC of many token accounts, a hundred a call."""
-
-    def read(answer: Any) -> list[int]:
-        return [_amount(value) for value in answer["value"]]
-
-    options = {"commitment": "finalized", "encoding": "base64"}
-    amounts: list[int] = []
-    for start in range(0, len(accounts), ACCOUNTS_A_CALL):
-        amounts += treasury.rpc().call(
-            "getMultipleAccounts", accounts[start : start + ACCOUNTS_A_CALL], options, read=read
-        )
-    return amounts
-
-
-def _amount(value: dict[str, Any] | None) -> int:
-    data = base64.b64decode(value["data"][0]) if value else b""
-    # Layout of spl-token's Account: the amount at 64..72, little-endian.
-    return int.from_bytes(data[64:72], "little") if len(data) >= TOKEN_ACCOUNT_BYTES else 0
+def _balances(accounts: list[str]) -> dict[str, int]:
+    """Micro-USDC of many token accounts."""
+    found = treasury.rpc().get_accounts(accounts)
+    return {
+        # Layout of spl-token's Account: the amount at 64..72, little-endian.
+        address: int.from_bytes(account.data[64:72], "little")
+        if account and len(account.data) >= TOKEN_ACCOUNT_BYTES
+        else 0
+        for address, account in zip(accounts, found, strict=True)
+    }

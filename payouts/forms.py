@@ -5,7 +5,9 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from payouts.models import Cadence
+from gpunex.kit.money import parse_usdc
+from gpunex.kit.refusals import Refusal
+from payouts.models import Cadence, Rail
 
 LAST_CHARACTERS = 6
 
@@ -37,5 +39,60 @@ class WalletForm(forms.Form):
         return data
 
 
+class SignatureForm(forms.Form):
+    """What the wallet answered with. Whether it fits, the rules say."""
+
+    signature = forms.CharField(
+        label=_("Signature"),
+        max_length=200,
+        strip=True,
+        help_text=_("As your wallet shows it: 87 or 88 letters and digits."),
+        error_messages={"required": _("Sign the text with your wallet, and paste the signature here.")},
+        widget=forms.Textarea(
+            attrs={"dir": "ltr", "autocomplete": "off", "spellcheck": "false", "class": "mono", "rows": 3}
+        ),
+    )
+
+
+class ReturnForm(forms.Form):
+    """How much of the unused balance goes back. ``key`` is made by the page, so that sending twice asks once."""
+
+    EVERYTHING, AMOUNT = "everything", "amount"
+
+    key = forms.UUIDField(widget=forms.HiddenInput)
+    how = forms.ChoiceField(
+        label=_("How much"),
+        choices=[(EVERYTHING, _("Everything that is unused")), (AMOUNT, _("This amount"))],
+        initial=EVERYTHING,
+        widget=forms.RadioSelect,
+    )
+    amount = forms.CharField(
+        label=_("Amount"),
+        required=False,
+        max_length=40,
+        widget=forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}),
+    )
+
+    def clean(self) -> dict[str, Any]:
+        """``amount_micro``: None for everything."""
+        data = super().clean() or {}
+        text = (data.get("amount") or "").strip()
+        data["amount_micro"] = None
+        if data.get("how") != self.AMOUNT:
+            return data
+        if not text:
+            self.add_error("amount", _("Write how much, or choose everything."))
+            return data
+        try:
+            data["amount_micro"] = parse_usdc(text)
+        except Refusal as refusal:
+            self.add_error("amount", str(refusal))
+        return data
+
+
 class CadenceForm(forms.Form):
     cadence = forms.ChoiceField(choices=Cadence.choices)
+
+
+class RailForm(forms.Form):
+    rail = forms.ChoiceField(choices=Rail.choices)

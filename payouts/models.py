@@ -103,7 +103,7 @@ class WalletChallenge(models.Model):
 
 
 class PayoutPreference(models.Model):
-    """The cadence a provider picked; a change counts from the next period."""
+    """The cadence and the rail that a provider picked; a change counts from the next period."""
 
     organisation = models.OneToOneField(
         Organisation, on_delete=models.PROTECT, related_name="payout_preference", verbose_name=_("organisation")
@@ -111,7 +111,11 @@ class PayoutPreference(models.Model):
     cadence = models.CharField(_("cadence"), max_length=8, choices=Cadence.choices, default=Cadence.WEEKLY)
     next_cadence = models.CharField(_("from the next period"), max_length=8, choices=Cadence.choices, blank=True)
     rail = models.CharField(_("rail"), max_length=8, choices=Rail.choices, default=Rail.USDC)
+    next_cadence_at = models.DateTimeField(_("cadence of the next period picked at"), null=True, blank=True)
     next_rail = models.CharField(_("rail from the next period"), max_length=8, choices=Rail.choices, blank=True)
+    next_rail_at = models.DateTimeField(_("rail of the next period picked at"), null=True, blank=True)
+    # Cadence and rail are as above for the periods that end later than this; those up to it were somebody else's run.
+    since = models.DateTimeField(_("in force after the cut-off of"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("payout preference")
@@ -196,8 +200,19 @@ class Payout(models.Model):
         TOO_MANY_ATTEMPTS = "too_many_attempts", _("several transactions expired one after the other")
         REFUSED_ON_CHAIN = "refused_on_chain", _("the network refused the transaction")
         NOT_AS_SIGNED = "not_as_signed", _("the chain shows something else than what was signed")
+        ACCOUNT_CLOSED = (
+            "account_closed",
+            _(
+                "the wallet’s USDC account was closed after we had paid for opening it; we look at it before we pay for it again"
+            ),
+        )
         BANK_REJECTED = "bank_rejected", _("the bank did not accept the transfer")
         BANK_RETURNED = "bank_returned", _("the bank sent the transfer back")
+        ACCOUNT_NOT_PAYABLE = "account_not_payable", _("the bank account cannot be paid as it was entered")
+        ACCOUNT_IN_DOUBT = (
+            "account_in_doubt",
+            _("the bank sent an earlier transfer to this account back, and nobody has confirmed the account since"),
+        )
 
     public_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     run = models.ForeignKey(PayoutRun, on_delete=models.PROTECT, related_name="payouts", verbose_name=_("run"))
@@ -221,6 +236,8 @@ class Payout(models.Model):
     approved_by: Any = models.ManyToManyField(
         settings.AUTH_USER_MODEL, blank=True, related_name="+", verbose_name=_("approved by")
     )
+    # A person looked at what it was held for and let it go on: it is not held for the same thing again.
+    resumed_at = models.DateTimeField(_("let go on at"), null=True, blank=True)
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
 
     class Meta:
@@ -245,9 +262,25 @@ class Payout(models.Model):
         return ":".join(["gpunex", str(self.public_id), *([self.statement_sha256] if self.statement_sha256 else [])])
 
     @property
+    def reason_label(self) -> Any:
+        """``state_reason`` for whoever reads it later: words that turn into the language of that moment."""
+        return dict(self.Reason.choices).get(self.state_reason, self.state_reason)
+
+    @property
     def reason_text(self) -> str:
         """``state_reason`` in the reader's language."""
-        return str(dict(self.Reason.choices).get(self.state_reason, self.state_reason))
+        return str(self.reason_label)
+
+    @property
+    def state_text(self) -> str:
+        """The state in words; money that came back is where it came from."""
+        back = {
+            self.State.FAILED: _("failed, money back in your balance"),
+            self.State.RETURNED: _("sent back, money back in your balance"),
+        }
+        if self.state in back and self.run.kind == PayoutRun.Kind.RETURN:
+            return str(back[self.State(self.state)])
+        return self.get_state_display()
 
     @property
     def last_attempt(self) -> "Attempt | None":
@@ -375,6 +408,8 @@ class BankTransfer(models.Model):
     rate = models.ForeignKey(FxRate, on_delete=models.PROTECT, related_name="transfers", verbose_name=_("rate"))
     state = models.CharField(_("state"), max_length=12, choices=State.choices, default=State.WAITING)
     bank_reason = models.CharField(_("the bank's reason"), max_length=140, blank=True)
+    # The bank's own reference of each booking, by statement and direction: another one is a second booking, not a repetition.
+    bookings: Any = models.JSONField(_("bookings"), default=dict, blank=True)
     settled_at = models.DateTimeField(_("settled at"), null=True, blank=True)
 
     class Meta:
@@ -384,6 +419,11 @@ class BankTransfer(models.Model):
 
     def __str__(self) -> str:
         return self.end_to_end_id
+
+    @property
+    def amount(self) -> str:
+        """As people write it: "1,234.56 EUR"."""
+        return f"{self.amount_cents // 100:,}.{self.amount_cents % 100:02d} {self.currency}"
 
 
 class BankImport(models.Model):

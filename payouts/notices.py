@@ -1,14 +1,18 @@
 """What payouts tell an organisation, and what they tell the people who run the platform."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from django.utils import translation
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from gpunex.accounts.models import User
-from gpunex.accounts.notices import Event, render
+from gpunex.accounts.notices import Event, render, shown
 from gpunex.outbox import mail
+from gpunex.outbox.models import Message
+from payouts.models import Payout
 
 WALLET_CONNECTED = Event(
     name="wallet_connected",
@@ -23,11 +27,59 @@ WALLET_CONNECTED = Event(
 )
 WALLET_CHANGES = Event(
     name="wallet_changes",
-    subject=_("Your payout wallet changes in 48 hours"),
+    subject=_("Your payout wallet is about to change"),
     paragraphs=(
         _("From %(active_at)s on, payouts go to %(address)s. Until then they go to %(before)s."),
         _(
             "Asked for by %(by)s. If that was none of you, cancel the change on the Payouts page and write to us at once."
+        ),
+    ),
+    action=_("Open payouts"),
+    path="/provider/payouts",
+    state="warn",
+)
+BANK_CONNECTED = Event(
+    name="bank_connected",
+    subject=_("A bank account was entered for your payouts"),
+    paragraphs=(
+        _("The bank account is %(address)s."),
+        _("Entered by %(by)s. If that was none of you, write to us at once."),
+    ),
+    action=_("Open payouts"),
+    path="/provider/payouts",
+    state="ok",
+)
+BANK_CHANGES = Event(
+    name="bank_changes",
+    subject=_("Your payout bank account is about to change"),
+    paragraphs=(
+        _("From %(active_at)s on, payouts go to %(address)s. Until then they go to %(before)s."),
+        _(
+            "Asked for by %(by)s. If that was none of you, cancel the change on the Payouts page and write to us at once."
+        ),
+    ),
+    action=_("Open payouts"),
+    path="/provider/payouts",
+    state="warn",
+)
+CHANGE_CANCELLED = Event(
+    name="destination_change_cancelled",
+    subject=_("A change of where your payouts go was cancelled"),
+    paragraphs=(
+        _("Payouts go on to %(before)s, and not to %(address)s."),
+        _("Cancelled by %(by)s. If that was none of you, write to us at once."),
+    ),
+    action=_("Open payouts"),
+    path="/provider/payouts",
+    state="info",
+)
+RAIL_CHOSEN = Event(
+    name="payout_rail_chosen",
+    subject=_("Your payouts are about to go another way"),
+    paragraphs=(
+        _("From the next period on, payouts go to %(address)s."),
+        _(
+            "Chosen by %(by)s. If that was none of you, take the choice back on the Payouts page and write to us at once."
         ),
     ),
     action=_("Open payouts"),
@@ -50,10 +102,71 @@ PAYOUT_FAILED = Event(
     subject=_("A payout of %(amount_micro)s did not go through"),
     paragraphs=(
         _("The payout of %(amount_micro)s to %(destination)s was not made: %(reason)s."),
-        _("The money is back in your earnings. Check the wallet on the Payouts page; the next payout includes it."),
+        _(
+            "The money is back in your earnings. Check on the Payouts page where your money goes; the next payout includes it."
+        ),
     ),
     action=_("Open the payout"),
     path="/provider/payouts/{payout}",
+    state="bad",
+    words={"reason": dict(Payout.Reason.choices)},
+)
+RETURN_ASKED = Event(
+    name="return_asked",
+    subject=_("%(amount_micro)s of your balance are on their way back to your wallet"),
+    paragraphs=(
+        _("%(by)s asked for %(amount_micro)s of the unused balance, to be sent to %(destination)s."),
+        _("If that was none of you, write to us at once."),
+    ),
+    action=_("Follow it"),
+    path="/balance/return",
+    state="info",
+)
+RETURN_PAID = Event(
+    name="return_paid",
+    subject=_("%(amount_micro)s of your balance are back in your wallet"),
+    paragraphs=(
+        _("The return of %(amount_micro)s to %(destination)s is final on chain."),
+        _("Transaction: %(signature)s"),
+    ),
+    action=_("Open the returns"),
+    path="/balance/return",
+    state="ok",
+)
+RETURN_FAILED = Event(
+    name="return_failed",
+    subject=_("A return of %(amount_micro)s did not go through"),
+    paragraphs=(
+        _("The return of %(amount_micro)s to %(destination)s was not made: %(reason)s."),
+        _("The money is back in your balance."),
+    ),
+    action=_("Open the returns"),
+    path="/balance/return",
+    state="bad",
+    words={"reason": dict(Payout.Reason.choices)},
+)
+BANK_PAID = Event(
+    name="bank_payout_paid",
+    subject=_("%(amount_micro)s were paid to your bank account"),
+    paragraphs=(
+        _("The bank has booked your payout of %(amount_micro)s: %(amount)s to %(destination)s."),
+        _("On your statement it carries the reference %(reference)s."),
+    ),
+    action=_("Open the receipt"),
+    path="/provider/payouts/{payout}",
+    state="ok",
+)
+BANK_RETURNED = Event(
+    name="bank_payout_returned",
+    subject=_("Your bank sent %(amount_micro)s back"),
+    paragraphs=(
+        _("The payout of %(amount)s to %(destination)s came back. The bank’s reason: %(reason)s."),
+        _(
+            "%(amount_micro)s are back in your earnings. The next payout waits until you have confirmed or changed the bank account."
+        ),
+    ),
+    action=_("Look at the bank account"),
+    path="/provider/payouts/bank",
     state="bad",
 )
 ATTENTION = Event(
@@ -66,11 +179,21 @@ ATTENTION = Event(
 )
 
 
-def alert(*, key: str, what: str | Promise, detail: str, at: datetime) -> None:
-    """Mail every administrator, once per ``key``. A payout that is stuck is never silent."""
-    for user in User.objects.filter(is_active=True, is_staff=True, is_superuser=True).order_by("pk"):
+def alert(
+    *, key: str, what: str | Promise, detail: str | Promise, at: datetime, data: Mapping[str, Any] | None = None
+) -> None:
+    """Mail every administrator in their language, once per ``key``. A payout that is stuck is never silent.
+
+    ``detail`` may hold ``%(name)s`` fields of ``data``, whose values are shown as a notice's are; translated words may be among them.
+    """
+    admins = list(User.objects.filter(is_active=True, is_staff=True, is_superuser=True).order_by("pk"))
+    told = set(Message.objects.filter(key__in=[f"{key}:{user.pk}" for user in admins]).values_list("key", flat=True))
+    for user in admins:
+        if f"{key}:{user.pk}" in told:
+            continue
         with translation.override(user.language):
-            subject, text, html = render(ATTENTION, data={"what": str(what), "detail": detail}, secret={})
+            text_of_it = str(detail) if data is None else str(detail) % shown(dict(data))
+            subject, text, html = render(ATTENTION, data={"what": str(what), "detail": text_of_it}, secret={})
         mail.queue(
             key=f"{key}:{user.pk}", event=ATTENTION.name, to=user.email, subject=subject, text=text, html=html, at=at
         )

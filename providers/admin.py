@@ -39,6 +39,7 @@ from providers.models import (
 )
 from providers.places import country_name
 from providers.requirements import facts_of, fits
+from reliability import connections
 
 State = Application.State
 APPROVE, ASK, REJECT = "approve", "ask", "reject"
@@ -284,6 +285,17 @@ class GpuInline(ReadOnlyInline):
     show_change_link = True
 
 
+class ClockFilter(admin.SimpleListFilter):
+    title = _lazy("clock")
+    parameter_name = "clock"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("off", _lazy("off by more than 5 s"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Machine]) -> QuerySet[Machine]:
+        return queryset.filter(pk__in=connections.clocks_off()) if self.value() == "off" else queryset
+
+
 @admin.register(Machine)
 class MachineAdmin(ReadOnlyAdmin):
     list_display = [
@@ -292,14 +304,23 @@ class MachineAdmin(ReadOnlyAdmin):
         "tier",
         "country",
         "simulated",
-        "last_seen_at",
+        "heard",
+        "clock",
         "agent_version",
         "driver_version",
     ]
-    list_filter = ["tier", "simulated", "country"]
+    list_filter = ["tier", "simulated", ClockFilter, "country"]
     search_fields = ["name", "provider__organisation__name", "public_id"]
     exclude = ["secret_hash", "old_secret_hash", "old_secret_until"]
     inlines = [GpuInline]
+
+    @admin.display(description=_lazy("last heard from"), ordering="last_seen_at")
+    def heard(self, machine: Machine) -> str:
+        return show.distance(machine.last_seen_at, timezone.now()) if machine.last_seen_at else "–"
+
+    @admin.display(description=_lazy("clock ahead, s"), ordering="clock_offset_ms")
+    def clock(self, machine: Machine) -> str:
+        return "–" if machine.clock_offset_ms is None else show.cut(machine.clock_offset_ms / 1000, 1)
 
 
 @admin.register(Gpu)

@@ -49,6 +49,7 @@ class Hidden(models.TextChoices):
 
     PAUSED = "paused", _("paused by our team")
     HUNG = "hung", _("the driver does not answer")
+    UNSETTLED = "unsettled", _("its connection keeps breaking")
     SIMULATED = "simulated", _("simulated machines are not offered here")
     DRAINING = "draining", _("draining")
     PROVIDER = "provider", _("hidden by you")
@@ -170,6 +171,8 @@ def _hidden(machine: Machine, schedule: Schedule | None, at: datetime) -> Hidden
         return Hidden.PAUSED
     if machine.nvml == "hung":
         return Hidden.HUNG
+    if machine.is_unsettled(at):
+        return Hidden.UNSETTLED
     if machine.simulated and not settings.SIMULATED_MACHINES_IN_MARKET:
         return Hidden.SIMULATED
     if machine.draining:

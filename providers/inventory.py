@@ -25,7 +25,9 @@ from providers.claims import constraint_of
 from providers.models import Application, ApplicationEntry, EnrolmentKey, Gpu, GpuVariant, Machine
 
 Health = Gpu.Health
-MIG, LOST, XID = "mig", "lost", "xid:"  # what Gpu.health_reason holds; an Xid is followed by its number
+# What Gpu.health_reason holds; an Xid is followed by its number.
+MIG, LOST, XID = "mig", "lost", "xid:"
+ECC, REMAP, REMAP_FAILED, PAGES = "ecc", "remap", "remap_failed", "pages"
 
 
 class UuidTaken(Refusal):
@@ -104,6 +106,16 @@ def health_in_words(gpu: Gpu) -> str:
         return gettext("MIG mode is on. Turn it off (nvidia-smi -mig 0) to offer this GPU.")
     if gpu.health_reason == LOST:
         return gettext("It no longer answers. Restart the host; if it stays away, reseat or replace the card.")
+    if gpu.health_reason == ECC:
+        return gettext(
+            "Its memory had errors that could not be corrected. Restart the host; a new benchmark follows by itself."
+        )
+    if gpu.health_reason == REMAP:
+        return gettext("Rows of its memory wait to be replaced by spare ones. Restart the host; that does it.")
+    if gpu.health_reason == REMAP_FAILED:
+        return gettext("A broken row of its memory could not be replaced. The card has to be replaced.")
+    if gpu.health_reason == PAGES:
+        return gettext("Pages of its memory wait to be taken out of use. Restart the host; that does it.")
     if gpu.health_reason.startswith(XID):
         return gettext("The driver reported Xid %(number)s. Restart the host; a new benchmark follows by itself.") % {
             "number": gpu.health_reason.removeprefix(XID)

@@ -18,6 +18,7 @@ A window from 22:00 to 06:00 in Berlin, over the night of 29 March 2026, in whic
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -50,24 +51,25 @@ class Hours:
                 opens, closes = span(window)
                 if opens // DAY == day.weekday():
                     minutes = opens % DAY
-                    found.append((self._utc(day, minutes, fold=0), self._utc(day, minutes + closes - opens, fold=1)))
+                    closes += minutes - opens
+                    found.append((_utc(self.zone, day, minutes, fold=0), _utc(self.zone, day, closes, fold=1)))
             day += timedelta(days=1)
         return common(found, [(start, end)])
 
-    def _utc(self, day: date, minutes: int, *, fold: int) -> datetime:
-        """Wall-clock time as UTC. ``fold`` chooses among two equal ones; one that is skipped is the moment of the skip."""
-        days, minutes = divmod(minutes, DAY)
-        wall = datetime.combine(
-            day + timedelta(days=days), time(minutes // 60, minutes % 60, fold=fold), tzinfo=self.zone
-        )
-        at = wall.astimezone(UTC)
-        if at.astimezone(self.zone).replace(tzinfo=None) == wall.replace(tzinfo=None):
-            return at
-        at, later = (wall.replace(fold=fold).astimezone(UTC) for fold in (1, 0))
-        before = at.astimezone(self.zone).utcoffset()
-        while at < later and at.astimezone(self.zone).utcoffset() == before:
-            at += timedelta(minutes=1)
+
+@lru_cache(maxsize=100_000)  # scores ask for the same days of the same zones, machine after machine
+def _utc(zone: ZoneInfo, day: date, minutes: int, *, fold: int) -> datetime:
+    """Wall-clock time as UTC. ``fold`` chooses among two equal ones; one that is skipped is the moment of the skip."""
+    days, minutes = divmod(minutes, DAY)
+    wall = datetime.combine(day + timedelta(days=days), time(minutes // 60, minutes % 60, fold=fold), tzinfo=zone)
+    at = wall.astimezone(UTC)
+    if at.astimezone(zone).replace(tzinfo=None) == wall.replace(tzinfo=None):
         return at
+    at, later = (wall.replace(fold=fold).astimezone(UTC) for fold in (1, 0))
+    before = at.astimezone(zone).utcoffset()
+    while at < later and at.astimezone(zone).utcoffset() == before:
+        at += timedelta(minutes=1)
+    return at
 
 
 def hours_of(schedule: Schedule) -> Hours:

@@ -1,54 +1,47 @@
-"""Benchmarks: when they run, which results are believed, and what follows from them.
+"""Benchmarks: when they run, what is kept of them, and what ends them.
 
-**When.** A card that was never measured, or has to prove itself again, is measured as soon as its machine is connected and
-nothing runs on it; later about once in the policy's period, spread so that not all machines measure at once. A run takes
-the cards through ``providers.claims`` like everybody else, so it never meets a rental.
+**When.** A card is measured as soon as its machine is connected and nothing runs on it, if it was never measured or has to
+prove itself again; after its driver, its agent or the card itself changed; after a health event; and about once in the
+policy's period, each card with an offset of its own, so that not all machines measure at once. One that failed is tried
+again ever more slowly, one below a floor after the policy's repeat time. A run takes the cards through
+``providers.claims`` like everybody else, so it never meets a rental, and none starts on a machine that drains, is paused
+or is away.
 
-**What is believed.** A result answers one nonce once, for the cards it was asked for, with the checksum that only that
-nonce and these cards give. Values that are not numbers above 0, or above 1.25 times what the card should reach, are
-refused. All of this is a machine's own word: it makes a lie costly, and cannot exclude one.
-
-**Performance score** of a card: the geometric mean of its measured over expected values, FP16, FP32 and tensor FLOPS and
-VRAM read and write, times 100, so that 100 is a card of its model as it should be and twice as fast in one of five
-measures is worth as much as half as fast costs:
-
->>> expected = VariantExpectation(fp16_tflops=80, fp32_tflops=80, tensor_tflops=160, vram_read_gbps=900, vram_write_gbps=900)
->>> run = {"fp16_tflops": 80, "fp32_tflops": 80, "tensor_tflops": 160, "vram_read_gbps": 900, "vram_write_gbps": 450}
->>> round(performance_of(run, expected), 1)  # (1 × 1 × 1 × 1 × 0.5) ^ (1/5)
-87.1
-
-**What follows** is judged in ``reliability.floors``.
+**What is believed** is judged in ``reliability.plausibility``, the score computed in ``reliability.performance``, and what
+follows from it in ``reliability.floors``.
 """
 
 import hashlib
-import math
 import secrets
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import transaction
-from django.db.models import Exists, F, OuterRef, Q
+from django.db import models, transaction
+from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, Subquery
+from django.db.models.functions import JSONObject
 from django.utils.translation import gettext_lazy as _
 
 from gpunex.kit.refusals import Refusal
 from gpunex.policy.models import Policy
 from providers.claims import GpusTaken, claim_gpus, release, unclaimed
 from providers.models import Gpu, GpuClaim, Machine, VariantExpectation, Workload
-from providers.workloads import assign, end_unseen
-from reliability import floors
-from reliability.models import Benchmark
+from providers.workloads import assign, end_unseen, lock, spec_of
+from reliability import anomalies, floors
+from reliability.models import Benchmark, HealthEvent
+from reliability.performance import MEASURES, absolute_of, performance_of
+from reliability.plausibility import Disbelief, checksum, implausible, in_words, unbound
+
+__all__ = ["MEASURES", "checksum", "in_words"]
 
 log = structlog.get_logger(__name__)
 State = Benchmark.State
 
 KERNEL_VERSION = "1"
-MEASURES = ("fp16_tflops", "fp32_tflops", "tensor_tflops", "vram_read_gbps", "vram_write_gbps")
-IMPLAUSIBLE = 1.25  # times the expected value
-CHECKSUM_ROUNDS = 1000
 DETAILS = (
     "vram_copy_gbps",
     "sm_clock_mhz",
@@ -58,6 +51,9 @@ DETAILS = (
     "throttle_reasons",
     "sustained_ratio",
 )
+# Of the card's facts, those whose change calls for a new run.
+HARDWARE = ("vram_mib", "power_limit_w", "ecc_enabled", "pcie_generation", "pcie_width")
+GRAVE = (HealthEvent.Severity.DEGRADED, HealthEvent.Severity.FATAL)
 SLACK = timedelta(seconds=120)  # to hear of the assignment, to measure network and disk, to answer
 RETRY = timedelta(minutes=10)  # after a run that failed or was skipped; doubled with each further one
 RETEST_DELISTED = timedelta(hours=1)
@@ -66,9 +62,22 @@ MACHINES_A_SWEEP = 50
 UNREPORTED = "benchmark_unreported"
 
 
+class Trigger(models.TextChoices):
+    """Why a run was asked for."""
+
+    FIRST = "first", _("first run")
+    AGAIN = "again", _("back or repaired")
+    RETRY = "retry", _("the run before gave no result")
+    REPEAT = "repeat", _("the run before was below a floor")
+    CHANGE = "change", _("driver, agent or card changed")
+    HEALTH = "health", _("after a health event")
+    PERIOD = "period", _("regular")
+    ASKED = "asked", _("asked for by the provider")
+
+
 class ResultRefused(Refusal):
     code = "invalid"
-    message = _("The benchmark result is not believed: %(why)s.")
+    message = _("The benchmark result is not believed: %(why)s")
 
 
 class NotConnected(Refusal):
@@ -86,17 +95,26 @@ class NothingToMeasure(Refusal):
 # --- When ---
 
 
+@dataclass(frozen=True)
+class Due:
+    """When a card is to be measured next, and why; a time in the past means now."""
+
+    at: datetime
+    trigger: Trigger
+
+
 def request_due(*, at: datetime) -> int:
     """End what never reported, then start what is due. Returns how many runs were started."""
     close_expired(at=at)
     policy = Policy.load()
-    due: dict[Machine, list[Gpu]] = defaultdict(list)
+    wanted: dict[Machine, list[tuple[Gpu, Trigger]]] = defaultdict(list)
     for gpu in _candidates(at, policy):
-        if at >= due_at(gpu, _history(gpu), policy=policy, at=at):
-            due[gpu.machine].append(gpu)
-        if len(due) >= MACHINES_A_SWEEP:
+        next_run = due(gpu, _history(gpu), policy=policy, at=at)
+        if at >= next_run.at:
+            wanted[gpu.machine].append((gpu, next_run.trigger))
+        if len(wanted) >= MACHINES_A_SWEEP:
             break
-    return sum(_start(machine, gpus, at) for machine, gpus in due.items())
+    return sum(_start(machine, cards, at) for machine, cards in wanted.items())
 
 
 def measure_again(*, machine: Machine, gpus: Sequence[Gpu], at: datetime) -> int:
@@ -123,16 +141,16 @@ def measure_again(*, machine: Machine, gpus: Sequence[Gpu], at: datetime) -> int
         Q(state=State.REQUESTED) | Q(requested_at__gt=at - timedelta(minutes=policy.benchmark_repeat_minutes))
     )
     free = list(unclaimed(wanted, at).exclude(Exists(recent)).order_by("index"))
-    if not free or not _start(machine, free, at):
+    if not free or not _start(machine, [(gpu, Trigger.ASKED) for gpu in free], at):
         raise NothingToMeasure(minutes=policy.benchmark_repeat_minutes)
     return len(free)
 
 
-def due_at(gpu: Gpu, runs: Sequence[Benchmark], *, policy: Policy, at: datetime) -> datetime:
-    """When ``gpu`` is to be measured next, from its ended runs, newest first; in the past means now."""
+def due(gpu: Gpu, runs: Sequence[Benchmark], *, policy: Policy, at: datetime) -> Due:
+    """When and why ``gpu`` is to be measured next, from its ended runs, newest first."""
     if not runs:
-        return at
-    last = runs[0]
+        return Due(at, Trigger.FIRST)
+    last, repeat = runs[0], timedelta(minutes=policy.benchmark_repeat_minutes)
     ended_at = last.received_at or last.requested_at
     if last.state != State.ACCEPTED:
         failures = 0
@@ -140,15 +158,32 @@ def due_at(gpu: Gpu, runs: Sequence[Benchmark], *, policy: Policy, at: datetime)
             if run.state == State.ACCEPTED:
                 break
             failures += 1
-        return ended_at + min(RETRY * 2 ** min(failures - 1, 10), timedelta(hours=policy.benchmark_every_hours))
+        wait = min(RETRY * 2 ** min(failures - 1, 10), timedelta(hours=policy.benchmark_every_hours))
+        return Due(ended_at + wait, Trigger.RETRY)
     if gpu.benchmarked_at is None and last.received_at and not floors.below(last):
-        return at  # back, or repaired, since that run
+        return Due(at, Trigger.AGAIN)  # back, or repaired, since that run
     if floors.below(last):
-        if gpu.delisted_at is None:
-            return ended_at + timedelta(minutes=policy.benchmark_repeat_minutes)
-        return ended_at + max(RETEST_DELISTED, timedelta(minutes=policy.benchmark_repeat_minutes))
-    spread = int.from_bytes(hashlib.sha256(last.nonce.encode()).digest()[:4]) / 2**32 * 2 - 1
-    return ended_at + timedelta(hours=policy.benchmark_every_hours) * (1 + JITTER * spread)
+        wait = repeat if gpu.delisted_at is None else max(RETEST_DELISTED, repeat)
+        return Due(ended_at + wait, Trigger.REPEAT)
+    # What keeps changing, or keeps failing, is measured no more often than a weak card.
+    if last.setup and last.setup != setup_of(gpu):
+        return Due(ended_at + repeat, Trigger.CHANGE)
+    if HealthEvent.objects.filter(gpu=gpu, severity__in=GRAVE, received_at__gt=ended_at).exists():
+        return Due(ended_at + repeat, Trigger.HEALTH)
+    return Due(ended_at + timedelta(hours=policy.benchmark_every_hours) * (1 + JITTER * spread(gpu)), Trigger.PERIOD)
+
+
+def spread(gpu: Gpu) -> float:
+    """The card's own place in the period, −1 to 1, always the same one."""
+    return int.from_bytes(hashlib.sha256(gpu.public_id.bytes).digest()[:4]) / 2**32 * 2 - 1
+
+
+def setup_of(gpu: Gpu) -> dict[str, Any]:
+    """What a run is measured with: a change of it calls for a new one. ``_candidates`` builds the same in SQL."""
+    machine = gpu.machine
+    return {"driver_version": machine.driver_version, "agent_version": machine.agent_version} | {
+        name: gpu.facts.get(name) for name in HARDWARE
+    }
 
 
 def _candidates(at: datetime, policy: Policy) -> Any:
@@ -161,7 +196,20 @@ def _candidates(at: datetime, policy: Policy) -> Any:
     )
     # Most cards passed not long ago and nothing has been heard since: left out here, so that few are looked at one by one.
     period = timedelta(hours=policy.benchmark_every_hours) * (1 - JITTER)
-    later_run = Benchmark.objects.filter(gpu=OuterRef("pk"), received_at__gt=OuterRef("benchmarked_at"))
+    runs = Benchmark.objects.filter(gpu=OuterRef("pk"))
+    later_run = runs.filter(received_at__gt=OuterRef("benchmarked_at"))
+    event = HealthEvent.objects.filter(
+        gpu=OuterRef("pk"), severity__in=GRAVE, received_at__gt=OuterRef("benchmarked_at")
+    )
+    last = runs.filter(state=State.ACCEPTED).order_by("-requested_at", "-pk")
+    changed = _Differs(
+        Subquery(last.values("setup")[:1]),
+        JSONObject(
+            driver_version=F("machine__driver_version"),
+            agent_version=F("machine__agent_version"),
+            **{name: F(f"facts__{name}") for name in HARDWARE},
+        ),
+    )
     return (
         unclaimed(gpus.exclude(health=Gpu.Health.FATAL), at)
         .filter(
@@ -169,21 +217,32 @@ def _candidates(at: datetime, policy: Policy) -> Any:
             | Q(benchmarked_at__lte=at - period)
             | Q(delisted_at__isnull=False)
             | Exists(later_run)
+            | Exists(event)
+            | changed
         )
-        .exclude(Exists(Benchmark.objects.filter(gpu=OuterRef("pk"), state=State.REQUESTED)))
+        .exclude(Exists(runs.filter(state=State.REQUESTED)))
         .select_related("machine", "variant")
         .order_by(F("benchmarked_at").asc(nulls_first=True), "machine", "index")
     )
+
+
+class _Differs(Func):
+    """Whether two JSON objects differ."""
+
+    template, arg_joiner = "(%(expressions)s)", " IS DISTINCT FROM "
+    output_field = BooleanField()
+    conditional = True
 
 
 def _history(gpu: Gpu) -> list[Benchmark]:
     return list(gpu.benchmarks.exclude(state=State.REQUESTED).order_by("-requested_at", "-pk")[:10])
 
 
-def _start(machine: Machine, gpus: Sequence[Gpu], at: datetime) -> bool:
+def _start(machine: Machine, cards: Sequence[tuple[Gpu, Trigger]], at: datetime) -> bool:
     """One workload measures all of a machine's cards that are due, one after the other."""
     nonce = secrets.token_hex(32)
     seconds = settings.BENCHMARK_SECONDS
+    gpus = [gpu for gpu, _trigger in cards]
     try:
         with transaction.atomic():
             workload = assign(
@@ -202,10 +261,12 @@ def _start(machine: Machine, gpus: Sequence[Gpu], at: datetime) -> bool:
                         workload=workload,
                         nonce=nonce,
                         kernel_version=KERNEL_VERSION,
+                        trigger=trigger,
+                        setup=setup_of(gpu),
                         simulated=machine.simulated,
                         requested_at=at,
                     )
-                    for gpu in gpus
+                    for gpu, trigger in cards
                 ]
             )
     except GpusTaken:  # somebody rented one of them a moment ago
@@ -244,112 +305,84 @@ def heard(*, workload: Workload, at: datetime) -> bool:
     skipped = workload.cause == "busy"
     Benchmark.objects.filter(workload=workload, state=State.REQUESTED).update(
         state=State.SKIPPED if skipped else State.FAILED,
-        reason=(workload.message or workload.cause)[:200],
+        code=workload.cause[:24],
+        reason=workload.message[:200],
         received_at=at,
     )
     return released > 0
 
 
-@transaction.atomic
 def accept_result(*, workload: Workload, result: dict[str, Any], at: datetime) -> list[Benchmark]:
     """Take in the protocol's result (validated in shape) and judge the cards by it. The same result again changes nothing.
 
-    Returns the runs as they are now; a card whose values are implausible, or missing, is refused alone. Raises
-    ResultRefused if the result answers something else than what was asked.
+    Returns the runs as they are now; a card whose values are implausible, or missing, is refused alone. A result that
+    answers something else than what was asked refuses the whole run, which is then tried again later, and raises
+    ResultRefused. So does one of an attempt that was not asked for, which changes nothing.
     """
-    runs = list(
-        Benchmark.objects.select_for_update(of=("self",))
-        .filter(workload=workload)
-        .select_related("gpu__variant", "gpu__machine__provider__organisation")
-        .order_by("pk")
-    )
-    _bound(workload, runs, result)
-    waiting = [run for run in runs if run.state == State.REQUESTED]
-    values = {gpu["uuid"]: gpu for gpu in result["gpus"]}
-    for run in waiting:
-        _take_in(run, values.get(run.gpu.uuid), result, at)
-    accepted = [run for run in waiting if run.state == State.ACCEPTED]
-    if accepted:
-        floors.judge(machine=runs[0].gpu.machine, runs=accepted, at=at)
+    with transaction.atomic():
+        lock(workload.machine)
+        runs = list(
+            Benchmark.objects.select_for_update(of=("self",))
+            .filter(workload=workload)
+            .select_related("gpu__variant", "gpu__machine__provider__organisation")
+            .order_by("pk")
+        )
+        if not runs or result["attempt"] != workload.attempt:
+            raise ResultRefused(why=_("this attempt was not asked for."))
+        waiting = [run for run in runs if run.state == State.REQUESTED]
+        if not waiting:
+            return runs
+        seconds = float(spec_of(workload)["seconds"])
+        disbelief = unbound(workload=workload, runs=runs, result=result, seconds=seconds, at=at)
+        for run in waiting:
+            if disbelief is None:
+                _take_in(run, result, at)
+            else:
+                _refuse(run, disbelief, at)
+        accepted = [run for run in waiting if run.state == State.ACCEPTED]
+        if accepted:
+            anomalies.look_at_runs(runs=accepted, at=at)
+            floors.judge(machine=runs[0].gpu.machine, runs=accepted, at=at)
     refused = [run for run in waiting if run.state == State.REFUSED]
     if refused:
-        log.warning("benchmark_refused", workload=str(workload.public_id), reasons=[run.reason for run in refused])
+        log.warning("benchmark_refused", workload=str(workload.public_id), codes=[run.code for run in refused])
+    if disbelief is not None:
+        raise ResultRefused(why=in_words(disbelief.code, disbelief.facts))
     return runs
 
 
-def _bound(workload: Workload, runs: Sequence[Benchmark], result: dict[str, Any]) -> None:
-    """Raises ResultRefused unless the result is of this run's attempt, nonce, kernels and cards."""
-    if not runs or result["attempt"] != workload.attempt:
-        raise ResultRefused(why="this attempt was not asked for")
-    nonce, version = runs[0].nonce, runs[0].kernel_version
-    if result["nonce"] != nonce:
-        raise ResultRefused(why="the nonce is another run's")
-    if result["kernel_version"] != version:
-        raise ResultRefused(why="the kernels are of another version")
-    if result["simulated"] != runs[0].simulated:
-        raise ResultRefused(why="simulated and real machines are told apart")
-    reported = [gpu["uuid"] for gpu in result["gpus"]]
-    if len(set(reported)) < len(reported) or not set(reported) <= set(workload.gpu_uuids):
-        raise ResultRefused(why="it names GPUs that were not to be measured")
-    if not secrets.compare_digest(
-        result["checksum"].lower().encode(), checksum(nonce, workload.gpu_uuids, version).encode()
-    ):
-        raise ResultRefused(why="the checksum does not fit")
-
-
-def checksum(nonce: str, uuids: Sequence[str], kernel_version: str) -> str:
-    """What the protocol binds a result with: SHA-256 of the nonce, folded 1000 times with each card in order of UUID."""
-    state = hashlib.sha256(nonce.encode()).digest()
-    for uuid in sorted(uuids):
-        tail = (uuid + kernel_version).encode()
-        for _round in range(CHECKSUM_ROUNDS):
-            state = hashlib.sha256(state + tail).digest()
-    return state.hex()
-
-
-def _take_in(run: Benchmark, values: dict[str, Any] | None, result: dict[str, Any], at: datetime) -> None:
-    run.received_at = at
+def _take_in(run: Benchmark, result: dict[str, Any], at: datetime) -> None:
+    """One card's part of a result that answers what was asked."""
+    values = next((gpu for gpu in result["gpus"] if gpu["uuid"] == run.gpu.uuid), None)
     expected = _expected(run)
-    refusal = "the result lacks this GPU" if values is None else implausible(values, expected)
-    if values is not None and not refusal:
-        run.state = State.ACCEPTED
-        for name in MEASURES:
-            setattr(run, name, values[name])
-        for name in ("latency_ms", "download_mbps", "upload_mbps"):
-            setattr(run, name, result["network"][name])
-        run.disk_read_mb_s, run.disk_write_mb_s = result["disk"]["read_mb_s"], result["disk"]["write_mb_s"]
-        run.details = {name: values[name] for name in DETAILS} | {
-            "random_read_iops": result["disk"]["random_read_iops"],
-            "driver_version": run.gpu.machine.driver_version,
-        }
-        run.performance = performance_of(values, expected) if expected else None
-    else:
-        run.state, run.reason = State.REFUSED, refusal
+    if run.gpu.removed_at is not None:
+        return _refuse(run, Disbelief("gone"), at)
+    if values is None:
+        return _refuse(run, Disbelief("missing"), at)
+    disbelief = implausible(values, expected)
+    if disbelief is not None:
+        return _refuse(run, disbelief, at)
+    run.state, run.received_at = State.ACCEPTED, at
+    for name in MEASURES:
+        setattr(run, name, values[name])
+    for name in ("latency_ms", "download_mbps", "upload_mbps"):
+        setattr(run, name, result["network"][name])
+    run.disk_read_mb_s, run.disk_write_mb_s = result["disk"]["read_mb_s"], result["disk"]["write_mb_s"]
+    run.details = {name: values[name] for name in DETAILS} | {
+        "random_read_iops": result["disk"]["random_read_iops"],
+        "driver_version": run.gpu.machine.driver_version,
+    }
+    run.performance = performance_of(values, expected) if expected else None
+    run.absolute = absolute_of(values)
     run.save()
+
+
+def _refuse(run: Benchmark, disbelief: Disbelief, at: datetime) -> None:
+    run.state, run.code, run.details, run.received_at = State.REFUSED, disbelief.code, disbelief.facts, at
+    run.save(update_fields=["state", "code", "details", "received_at"])
 
 
 def _expected(run: Benchmark) -> VariantExpectation | None:
     if run.gpu.variant is None:
         return None
     return VariantExpectation.objects.filter(variant=run.gpu.variant, kernel_version=run.kernel_version).first()
-
-
-def implausible(values: dict[str, Any], expected: VariantExpectation | None) -> str:
-    """Why these values cannot be, "" if they can. A card without expected values is only asked for numbers above 0.
-
-    >>> implausible({"fp16_tflops": float("nan")}, None)
-    'fp16_tflops is not a number above 0'
-    """
-    for name in MEASURES:
-        value = values.get(name)
-        if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-            return f"{name} is not a number above 0"
-        if expected and value > IMPLAUSIBLE * getattr(expected, name):
-            return f"{name} is more than {IMPLAUSIBLE} times what this card can reach"
-    return ""
-
-
-def performance_of(values: dict[str, Any], expected: VariantExpectation) -> float:
-    """The performance score: see the module's formula."""
-    ratios = [values[name] / getattr(expected, name) for name in MEASURES]
-    return 100 * math.prod(ratios) ** (1 / len(ratios))

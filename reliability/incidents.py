@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from gpunex.accounts.models import User
 from gpunex.kit.refusals import Refusal
-from providers.models import Machine
+from providers.models import GpuClaim, Machine
 from reliability.models import Incident, Outcome
 
 
@@ -38,10 +38,30 @@ def record_incident(
     return incident
 
 
-def record_outcome(*, machine: Machine, reference: UUID, cause: str, provider_fault: bool, at: datetime) -> Outcome:
-    """How the job of ``reference`` ended, written once."""
+def record_outcome(
+    *,
+    machine: Machine,
+    reference: UUID,
+    cause: str,
+    provider_fault: bool,
+    at: datetime,
+    recorded_at: datetime | None = None,
+) -> Outcome:
+    """How the job of ``reference`` ended at ``at``, written once, and on which cards it was: those that it claimed.
+
+    ``recorded_at``: when that came to be known, if later; a lost machine's jobs ended with its last proof of life.
+    """
+    cards = GpuClaim.objects.filter(reference=reference, lane=0).values_list("gpu_id", flat=True)
     outcome, _made = Outcome.objects.get_or_create(
-        reference=reference, defaults={"machine": machine, "at": at, "cause": cause, "provider_fault": provider_fault}
+        reference=reference,
+        defaults={
+            "machine": machine,
+            "at": at,
+            "cause": cause,
+            "provider_fault": provider_fault,
+            "recorded_at": max(at, recorded_at or at),
+            "cards": sorted(set(cards)),
+        },
     )
     return outcome
 

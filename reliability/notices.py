@@ -33,6 +33,37 @@ MACHINES_BACK = Event(
     path="/provider/machines",
     state="ok",
 )
+MACHINE_UNSETTLED = Event(
+    name="machine_unsettled",
+    subject=_("%(machine)s keeps losing its connection"),
+    paragraphs=(
+        _(
+            "%(machine)s broke off at least %(breaks)s times within %(minutes)s minutes. So that renters don't see its offers come and "
+            "go, they wait until it has been steady again. Running rentals go on."
+        ),
+        _(
+            "Its page shows each gap and what we know of it: look at the network of the host if the agent ran through, at power, heat "
+            "and the driver if the host restarted. Nothing has to be done here: the offers come back by themselves."
+        ),
+    ),
+    action=_("Open the machines"),
+    path="/provider/machines",
+    state="warn",
+)
+CLOCK_OFF = Event(
+    name="clock_off",
+    subject=_("The clock of %(machine)s is off by %(seconds)s seconds"),
+    paragraphs=(
+        _(
+            "The clock of %(machine)s differs from ours by %(seconds)s seconds. We correct what it reports, but certificates, image "
+            "pulls and the logs of your renters depend on the right time."
+        ),
+        _("Run this on the host: sudo timedatectl set-ntp true. Then see that timedatectl says it is synchronised."),
+    ),
+    action=_("Open the machines"),
+    path="/provider/machines",
+    state="warn",
+)
 GPU_DELISTED = Event(
     name="gpu_delisted",
     subject=_("Off the market: %(gpu)s"),
@@ -91,6 +122,19 @@ def tell_back(*, machine: Machine, at: datetime) -> None:
     """Only for a machine that was told as lost; at most once an hour each."""
     key = f"machine-back:{machine.public_id}:{at:%Y%m%d%H}"
     _tell(machine.provider, MACHINES_BACK, key, at, machines=machine.name, since_at=at.isoformat())
+
+
+def tell_unsettled(*, machine: Machine, at: datetime) -> None:
+    """Once a day, however often it breaks off."""
+    key = f"machine-unsettled:{machine.public_id}:{at:%Y%m%d}"
+    _tell(machine.provider, MACHINE_UNSETTLED, key, at, machine=machine.name, breaks="3", minutes="30")
+
+
+def tell_clock(*, machine: Machine, at: datetime) -> None:
+    """Once a calendar week."""
+    key = f"clock-off:{machine.public_id}:{at:%G%V}"
+    off = abs(machine.clock_offset_ms or 0) // 1000
+    _tell(machine.provider, CLOCK_OFF, key, at, machine=machine.name, seconds=f"{off:,}")
 
 
 def tell_gpu_delisted(*, gpu: Gpu, performance: float, floor: float, run: str, at: datetime) -> None:

@@ -1,224 +1,246 @@
-"""Scores of machines: the formula of ``reliability.score`` fed from the tables, and kept as rows that say what they rest on."""
+"""Scores of machines: computed from what was recorded, kept as rows that say what they rest on.
 
-from collections import defaultdict
+Each row is what the formula makes of the events that were known at its time; ``manage.py replay_score`` computes any of
+them again from the export, to the last digit. For that, ``refresh`` scores as of a moment that is a little past
+(``SETTLED``): whatever was recorded up to then is written by now, whoever wrote it.
+
+A machine is scored soon after something that counts, and else hourly. What happened is found by when it was recorded, so
+that a job whose end comes to be known late is seen at once, too.
+
+Readers ask for the version that counts (``latest``, ``latest_of``); newer ones run in its shadow (``reliability.formulas``).
+"""
+
+import hashlib
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import batched
 from typing import Any
 
-from django.db.models import Exists, F, OuterRef, Q, Subquery
-from django.db.models.functions import Greatest
+from django.db import connection
 
-from gpunex.kit.spans import Span, common, merged, seconds, without
+from gpunex.kit.spans import Span, common, seconds, without
 from gpunex.policy.models import Policy
-from providers.models import Machine, MaintenanceWindow, Schedule
-from providers.schedules import declared_spans
+from providers.models import Machine
+from reliability import events as recorded
+from reliability import formulas, uptime
 from reliability import score as formula
-from reliability.models import Benchmark, Connection, Incident, Outcome, PlatformOutage, Score
+from reliability.models import Score, ScoreTerms
+from reliability.score import Parts, Past, Terms, micros, moment
 
 EVERY = timedelta(hours=1)
-CHUNK = 200
+SETTLED = timedelta(seconds=5)  # longer than any transaction that records something
+RECENT = 2 * EVERY  # what was recorded before is in every machine's hourly score
+CHUNK = 500
+KEPT_WHOLE = timedelta(days=7)  # older scores: one a day
 
 
 def latest(machine: Machine) -> Score | None:
     """The machine's score as last computed; None before the first."""
-    return Score.objects.filter(machine=machine).order_by("-at").first()
+    found: Score | None = Score.objects.counting().filter(machine=machine).order_by("-at").first()
+    return found
 
 
-def latest_of(machines: Iterable[Machine]) -> dict[int, Score]:
+def latest_of(machines: Iterable[Any]) -> dict[int, Score]:
     """The same for many, by the machine's key, in one query."""
-    return {
-        score.machine_id: score
-        for score in Score.objects.filter(machine__in=machines).order_by("machine", "-at").distinct("machine")
-    }
+    found: dict[int, Score] = Score.objects.latest_of(machines)
+    return found
 
 
-def refresh(*, at: datetime) -> int:
-    """Score the machines that are due: hourly, and soon after something that counts happened. Returns how many were."""
-    due = list(_due(at).order_by("pk"))
-    for machines in batched(due, CHUNK):
-        scored = scores_of(machines, at=at)
-        Score.objects.bulk_create(
-            [_row(machine, scored[machine.pk], at) for machine in machines], ignore_conflicts=True
-        )
+# --- computing -------------------------------------------------------------------------------------------------------
+
+
+def refresh(*, at: datetime, most: int | None = None) -> int:
+    """Score the machines that are due, those first to which something happened. Returns how many were.
+
+    ``most`` bounds the hourly ones, so that a burst of them never keeps waiting what just happened.
+    """
+    keep_terms(at=at)
+    fresh, hourly = _due(at)
+    due = [*fresh, *(hourly if most is None else hourly[:most])]
+    for chunk in batched(due, CHUNK):
+        compute(chunk, at=at)
     return len(due)
 
 
-def scores_of(machines: Sequence[Machine], *, at: datetime) -> dict[int, formula.Parts]:
-    """The parts of each machine's score at ``at``, by its key: a fixed number of queries, however many machines."""
+def compute(machines: Sequence[int], *, at: datetime) -> int:
+    """Score these machines (their keys) as of ``at``, by each version that runs. What is there already stays as it is."""
+    versions = formulas.running(at)
+    pasts = uptime.pasts_of(machines, at=at, whole=bool(formulas.WHOLE & set(versions)))
+    rows = [_row(machine, past, version, at) for machine, past in pasts.items() for version in versions]
+    Score.objects.bulk_create(rows, ignore_conflicts=True)
+    return len(rows)
+
+
+def keep_terms(*, at: datetime) -> Terms:
+    """The terms as the policy sets them now; a change is recorded, and counts from now on."""
     policy = Policy.load()
-    pasts = pasts_of(machines, at=at, policy=policy)
-    return {machine: formula.score(at=at, **terms_of(policy), **past) for machine, past in pasts.items()}
-
-
-def pasts_of(machines: Sequence[Machine], *, at: datetime, policy: Policy) -> dict[int, dict[str, Any]]:
-    """What each machine's score rests on, by its key: the formula's ``declared``, ``connected``, ``excused``, ``jobs`` and ``runs``."""
-    past = _Past(machines, start=at - timedelta(days=policy.score_window_days), at=at, policy=policy)
-    return {machine.pk: past.of(machine) for machine in machines}
-
-
-def terms_of(policy: Policy) -> dict[str, Any]:
-    """The formula's half-life and window as the policy sets them."""
-    return {"half_life_days": policy.score_half_life_days, "window_days": policy.score_window_days}
-
-
-def _due(at: datetime) -> Any:
-    newest = Score.objects.filter(machine=OuterRef("pk")).order_by("-at")
-    happened = Greatest(
-        Subquery(Outcome.objects.filter(machine=OuterRef("pk")).order_by("-at").values("at")[:1]),
-        Subquery(_accepted().filter(gpu__machine=OuterRef("pk")).order_by("-received_at").values("received_at")[:1]),
-        Subquery(Connection.objects.filter(machine=OuterRef("pk")).order_by("-started_at").values("started_at")[:1]),
-        Subquery(
-            Connection.objects.filter(machine=OuterRef("pk"), ended_at__isnull=False)
-            .order_by("-ended_at")
-            .values("ended_at")[:1]
-        ),
-        Subquery(
-            Incident.objects.filter(machine=OuterRef("pk"), excused_at__isnull=False)
-            .order_by("-excused_at")
-            .values("excused_at")[:1]
-        ),
+    terms = Terms(
+        half_life_days=policy.score_half_life_days,
+        window_days=policy.score_window_days,
+        notice_hours=policy.maintenance_notice_hours,
+        budget_hours=policy.maintenance_hours_a_month,
     )
-    measured = Exists(_accepted().filter(gpu__machine=OuterRef("pk")))
-    return (
-        Machine.objects.live()
-        .annotate(scored_at=Subquery(newest.values("at")[:1]), happened_at=happened)
-        .filter(measured)
-        .filter(Q(scored_at=None) | Q(scored_at__lte=at - EVERY) | Q(happened_at__gt=F("scored_at")))
-    )
+    if uptime.terms_at(at) != terms:
+        values = {
+            name: getattr(terms, name) for name in ("half_life_days", "window_days", "notice_hours", "budget_hours")
+        }
+        ScoreTerms.objects.bulk_create([ScoreTerms(effective_from=at, **values)], ignore_conflicts=True)
+    return terms
 
 
-def _row(machine: Machine, parts: formula.Parts, at: datetime) -> Score:
+def scores_of(machines: Sequence[Machine], *, at: datetime) -> dict[int, Parts]:
+    """The parts of each machine's score at ``at`` by the version that counts, by its key: not stored."""
+    version = formulas.counting(at)
+    pasts = uptime.pasts_of([machine.pk for machine in machines], at=at, whole=version in formulas.WHOLE)
+    return {key: formulas.FORMULAS[version](past) for key, past in pasts.items()}
+
+
+def digest(past: Past) -> str:
+    """A short name of what a score rests on: another past has another one."""
+    facts = (
+        past.at,
+        [(card.key, list(card.owed), list(card.kept), [(r.at, r.performance, r.sustained) for r in card.runs])
+         for card in past.cards],
+        sorted((job.at, job.good, job.ran, sorted(job.cards)) for job in past.jobs),
+        (past.terms.half_life_days, past.terms.window_days),
+    )  # fmt: skip
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _row(machine: int, past: Past, version: int, at: datetime) -> Score:
+    parts = formulas.FORMULAS[version](past)
+    inputs: dict[str, Any] = {
+        "declared_hours": round(parts.declared_hours, 3),
+        "connected_hours": round(parts.available_hours, 3),
+        "jobs": parts.jobs,
+        "runs": parts.runs,
+    }
+    if version not in formulas.WHOLE:
+        inputs["digest"] = digest(past)
+        inputs["cards"] = cards_of(past, parts)
     return Score(
-        machine=machine,
+        machine_id=machine,
         at=at,
-        version=formula.VERSION,
+        version=version,
         score=parts.score,
         uptime=parts.uptime,
         completion=parts.completion,
         consistency=parts.consistency,
         new=parts.new,
-        inputs={
-            "declared_hours": round(parts.declared_hours, 3),
-            "connected_hours": round(parts.connected_hours, 3),
-            "jobs": parts.jobs,
-            "runs": parts.runs,
-        },
+        margin=None if version in formulas.WHOLE else parts.margin,
+        inputs=inputs,
     )
 
 
-def _accepted() -> Any:
-    return Benchmark.objects.filter(state=Benchmark.State.ACCEPTED)
+def cards_of(past: Past, machine: Parts) -> dict[str, list[float]]:
+    """Each card's own score, by its public id: score, uptime, completion, consistency, margin."""
+    alone = len(past.cards) == 1 and all(not job.cards or past.cards[0].key in job.cards for job in past.jobs)
+    return {
+        card.key: [own.score, own.uptime, own.completion, own.consistency, own.margin]
+        for card in past.cards
+        for own in (machine if alone else formula.of_card(past, card),)
+    }
 
 
-class _Past:
-    """What is recorded of some machines since ``start``."""
+_DUE = """
+WITH recent AS (
+    SELECT machine_id, max(at) AS at FROM (
+        SELECT machine_id, recorded_at AS at FROM reliability_outcome WHERE recorded_at > %(since)s
+        UNION ALL SELECT machine_id, excused_at FROM reliability_incident WHERE excused_at > %(since)s
+        UNION ALL SELECT machine_id, recorded_at FROM reliability_excuse WHERE recorded_at > %(since)s
+        UNION ALL SELECT machine_id, started_at FROM reliability_connection WHERE started_at > %(since)s
+        UNION ALL SELECT machine_id, closed_at FROM reliability_connection WHERE closed_at > %(since)s
+        UNION ALL SELECT g.machine_id, a.at FROM reliability_availability a JOIN providers_gpu g ON g.id = a.gpu_id
+            WHERE a.at > %(since)s
+        UNION ALL SELECT g.machine_id, b.received_at FROM reliability_benchmark b JOIN providers_gpu g ON g.id = b.gpu_id
+            WHERE b.state = 'accepted' AND b.received_at > %(since)s
+    ) happened WHERE at <= %(at)s GROUP BY machine_id
+)
+SELECT machine.id, coalesce(recent.at > last.at, true)
+FROM providers_machine machine
+LEFT JOIN recent ON recent.machine_id = machine.id
+LEFT JOIN LATERAL (
+    SELECT at FROM reliability_score WHERE machine_id = machine.id AND version = %(version)s AND at <= %(at)s
+    ORDER BY at DESC LIMIT 1
+) last ON true
+WHERE machine.retired_at IS NULL AND (last.at IS NULL OR last.at <= %(hourly)s OR recent.at > last.at)
+    AND EXISTS (
+        SELECT FROM reliability_benchmark run JOIN providers_gpu card ON card.id = run.gpu_id
+        WHERE card.machine_id = machine.id AND run.state = 'accepted' AND run.received_at <= %(at)s
+    )
+ORDER BY last.at NULLS FIRST, machine.id
+"""
 
-    def __init__(self, machines: Sequence[Machine], *, start: datetime, at: datetime, policy: Policy) -> None:
-        self._start, self._at, self._policy = start, at, policy
-        keys = [machine.pk for machine in machines]
-        self._connected: dict[int, list[Span]] = defaultdict(list)
-        self._schedules: dict[int, list[Any]] = defaultdict(list)
-        self._maintenance: dict[int, list[Span]] = defaultdict(list)
-        self._jobs: dict[int, list[formula.Event]] = defaultdict(list)
-        self._runs: dict[int, list[formula.Event]] = defaultdict(list)
-        self._since: dict[int, datetime] = {}
-        self._outages: list[Span] = list(
-            PlatformOutage.objects.filter(ended_at__gt=start).values_list("started_at", "ended_at")
+
+def _due(at: datetime) -> tuple[list[int], list[int]]:
+    """Keys of the machines to which something happened since their last score (or that have none), and of the hourly ones."""
+    with connection.cursor() as cursor:
+        cursor.execute(_DUE, {"at": at, "since": at - RECENT, "hourly": at - EVERY, "version": formulas.counting(at)})
+        rows = cursor.fetchall()
+    return [key for key, fresh in rows if fresh], [key for key, fresh in rows if not fresh]
+
+
+def thin(*, at: datetime) -> int:
+    """Keep one score a day, the last, of what is older than a week: each can be computed again. Returns how many went."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            DELETE FROM reliability_score old WHERE old.at < %(limit)s AND EXISTS (
+                SELECT FROM reliability_score later
+                WHERE later.machine_id = old.machine_id AND later.version = old.version AND later.at > old.at
+                    AND later.at < date_trunc('day', old.at, 'UTC') + interval '24 hours'
+            )
+            """,
+            {"limit": at - KEPT_WHOLE},
         )
-        self._read_connections(keys)
-        self._read_schedules(machines, keys)
-        self._read_jobs(keys)
-        self._read_runs(keys)
-
-    def of(self, machine: Machine) -> dict[str, Any]:
-        key = machine.pk
-        since = max(self._start, self._since.get(key, self._at))
-        return {
-            "declared": declared_spans(self._schedules[key], since, self._at),
-            "connected": self._connected[key],
-            "excused": merged([*self._outages, *self._maintenance[key]]),
-            "jobs": self._jobs[key],
-            "runs": self._runs[key],
-        }
-
-    def _read_connections(self, keys: list[int]) -> None:
-        rows = Connection.objects.filter(machine__in=keys).filter(Q(ended_at=None) | Q(ended_at__gt=self._start))
-        for row in rows.select_related("machine"):
-            seen = row.machine.last_seen_at or row.started_at
-            # Between two heartbeats a machine is as connected as at the first; silent for longer, only up to its last one.
-            open_end = self._at if row.machine.is_connected(self._at, self._policy.offline_seconds) else seen
-            self._connected[row.machine_id].append((row.started_at, row.ended_at or open_end))
-
-    def _read_schedules(self, machines: Sequence[Machine], keys: list[int]) -> None:
-        for schedule in Schedule.objects.filter(machine__in=keys):
-            self._schedules[schedule.machine_id].append(schedule)
-        planned: dict[int, list[MaintenanceWindow]] = defaultdict(list)
-        for window in MaintenanceWindow.objects.filter(machine__in=keys, cancelled_at=None, ends_at__gt=self._start):
-            planned[window.machine_id].append(window)
-        for key, windows in planned.items():
-            self._maintenance[key] = excused_maintenance(
-                windows,
-                notice=timedelta(hours=self._policy.maintenance_notice_hours),
-                budget=timedelta(hours=self._policy.maintenance_hours_a_month),
-            )
-
-    def _read_jobs(self, keys: list[int]) -> None:
-        excused = Incident.objects.filter(reference=OuterRef("reference"), excused_at__isnull=False)
-        rows = Outcome.objects.filter(machine__in=keys, at__gte=self._start, at__lte=self._at)
-        for row in rows.annotate(excused=Exists(excused)):
-            good = not row.provider_fault or row.excused
-            self._jobs[row.machine_id].append(formula.Event(row.at, float(good)))
-
-    def _read_runs(self, keys: list[int]) -> None:
-        """Runs against the first accepted one of their card, however long ago that was."""
-        first: dict[int, float] = {}
-        rows = _accepted().filter(gpu__machine__in=keys, received_at__isnull=False).order_by("received_at", "pk")
-        for row in rows.values_list("gpu_id", "gpu__machine_id", "received_at", "performance", "details"):
-            gpu, machine, received_at, performance, details = row
-            self._since.setdefault(machine, received_at)
-            if not performance:
-                continue
-            first.setdefault(gpu, performance)
-            if received_at >= self._start:
-                value = formula.consistency_of(
-                    performance=performance, first=first[gpu], sustained=(details or {}).get("sustained_ratio")
-                )
-                self._runs[machine].append(formula.Event(received_at, value))
+        return int(cursor.rowcount)
 
 
-def excused_maintenance(windows: Iterable[MaintenanceWindow], *, notice: timedelta, budget: timedelta) -> list[Span]:
-    """Planned maintenance that counts against nobody: told ``notice`` ahead, and up to ``budget`` a calendar month (UTC).
-
-    Windows are taken in order until the month's budget is used up; the window that crosses it is excused in part.
-    """
-    left: dict[tuple[int, int], float] = defaultdict(budget.total_seconds)
-    excused: list[Span] = []
-    told = [window for window in windows if window.declared_at <= window.starts_at - notice]
-    for start, end in merged((window.starts_at.astimezone(UTC), window.ends_at.astimezone(UTC)) for window in told):
-        at = start
-        while at < end:
-            month = (at.year, at.month)
-            next_month = at.replace(
-                year=at.year + at.month // 12, month=at.month % 12 + 1, day=1, hour=0, minute=0, second=0, microsecond=0
-            )
-            piece = min(end, next_month)
-            take = min(left[month], (piece - at).total_seconds())
-            if take > 0:
-                excused.append((at, at + timedelta(seconds=take)))
-                left[month] -= take
-            at = piece
-    return excused
+# --- machine as a whole ----------------------------------------------------------------------------------------------
 
 
 def uptime_spans(machine: Machine, *, start: datetime, end: datetime) -> dict[str, list[Span]]:
-    """What a chart of uptime shows between ``start`` and ``end``: declared, connected and excused time."""
-    past = _Past([machine], start=start, at=end, policy=Policy.load()).of(machine)
+    """Declared, connected and excused time of the machine as a whole between ``start`` and ``end``, from its first run on."""
+    found = recorded.read(machine, since=start)
     window = [(start, end)]
-    return {name: common(past[name], window) for name in ("declared", "connected", "excused")}
+    first = min((run.at for card in found.cards for run in card.runs), default=end)
+    declared = common(recorded.declared_at(found, start=start, at=end), [(max(start, first), end)])
+    terms = recorded.terms_at(found.terms, end)
+    return {
+        "declared": declared,
+        "connected": common(recorded.connected_at(found, end), window),
+        "excused": common(recorded.excused_at(found, at=end, terms=terms), window),
+    }
 
 
 def share_connected(spans: dict[str, list[Span]]) -> float | None:
     """Connected over declared time of ``uptime_spans``, without what is excused; None where nothing was declared."""
     owed = without(spans["declared"], spans["excused"])
     return seconds(common(owed, spans["connected"])) / seconds(owed) if owed else None
+
+
+def share_available(machines: Sequence[int], *, since: datetime, at: datetime) -> dict[int, tuple[float, float]]:
+    """The uptime of each machine between ``since`` and ``at``, unweighted: declared hours (of its longest card), and the
+    share of all cards' declared time in which they were available. Machines without declared time are left out.
+    """
+    policy = uptime.terms_at(at)
+    days = max(1, -((since - at) // timedelta(days=1)))
+    pasts = uptime.pasts_of(
+        machines, at=at, terms=Terms(policy.half_life_days, days, policy.notice_hours, policy.budget_hours)
+    )
+    found = {}
+    for key, past in pasts.items():
+        owed = sum(formula.length(_cut(card.owed, micros(since))) for card in past.cards)
+        if owed:
+            kept = sum(formula.length(_cut(card.kept, micros(since))) for card in past.cards)
+            longest = max(formula.length(_cut(card.owed, micros(since))) for card in past.cards)
+            found[key] = (longest / formula.HOUR, kept / owed)
+    return found
+
+
+def _cut(stretches: Iterable[formula.Stretch], start: int) -> list[formula.Stretch]:
+    return [(max(begin, start), end) for begin, end in stretches if end > start]
+
+
+def span_of(stretch: formula.Stretch) -> Span:
+    return moment(stretch[0]), moment(stretch[1])

@@ -3,7 +3,7 @@
 from celery import shared_task
 from django.utils import timezone
 
-from reliability import benchmarks, connections, health, scores
+from reliability import benchmarks, connections, partitions, rollups, scores
 
 
 @shared_task
@@ -25,6 +25,17 @@ def refresh_scores() -> int:
 
 
 @shared_task
-def drop_old_samples() -> int:
-    """Telemetry older than a week."""
-    return health.drop_old_samples(at=timezone.now())
+def keep_telemetry() -> dict[str, dict[str, int]]:
+    """Samples into hours; the days to come made, those that are over dropped."""
+    at = timezone.now()
+    return {
+        "rolled": rollups.roll_up(at=at),
+        "days": partitions.keep_up(partitions.SAMPLES, at=at),
+        "months": partitions.keep_up(partitions.HOURS, at=at),
+    }
+
+
+@shared_task
+def tell_clocks() -> int:
+    """Machines whose clock is off."""
+    return connections.tell_clocks(at=timezone.now())

@@ -1,6 +1,6 @@
 """The renter's balance."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -14,17 +14,16 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from billing import deposits, history, metering
-from billing.forms import TestUsdcForm
+from billing.forms import DepositRequestForm, TestUsdcForm
 from billing.metering import accrued
-from billing.models import Meter
+from billing.models import DepositRequest, Meter
 from billing.qr import qr
 from gpunex.chain.rpc import RpcError, RpcUnavailable
 from gpunex.kit import show
+from gpunex.policy.models import Policy
 
 LINES_A_PAGE = 20
 KINDS: dict[str, tuple[str, ...] | None] = {"": None, "deposits": history.DEPOSITS, "charges": ("charge",)}
-PERIODS = ("week", "month", "dates")
-CHART_AT_LEAST = timedelta(days=29)
 
 
 @require_safe
@@ -69,6 +68,7 @@ def _balance(request: HttpRequest, *, form: TestUsdcForm | None, status: int = 2
         "position": position,
         "balance_micro": position.available_micro,
         "runway_seconds": max(0, int((position.funded_until - at).total_seconds())) if position.funded_until else None,
+        "low": _low(position, at=at),
         "running": _running(Meter.objects.filter(payer=organisation, closed=False).order_by("started_at")),
         "page": page,
         "kind": kind if kind in KINDS else "",
@@ -80,8 +80,25 @@ def _balance(request: HttpRequest, *, form: TestUsdcForm | None, status: int = 2
     if request.headers.get("HX-Request") and request.GET.get("live"):
         return _vary(render(request, "billing/balance.html#live", context))
     address = deposits.address_for(organisation, at=at)
-    context |= {"address": address, "qr": qr(address.owner, label=_("QR code of your deposit address")), "form": form}
+    waiting = DepositRequest.objects.filter(
+        organisation=organisation, state=DepositRequest.State.OPEN, expires_at__gt=at
+    )
+    context |= {
+        "address": address,
+        "qr": qr(address.owner, label=_("QR code of your deposit address")),
+        "form": form,
+        "request_form": DepositRequestForm(auto_id="request_%s"),
+        "waiting_requests": waiting.count(),
+    }
     return _vary(render(request, "billing/balance.html", context, status=status))
+
+
+def _low(position: metering.Position, *, at: datetime) -> str:
+    """The state of a balance that ends soon, by the hours at which warnings are sent; empty where there is time, or nothing runs."""
+    policy = Policy.load()
+    if position.funded_until is None or position.funded_until > at + timedelta(hours=policy.warning_hours_early):
+        return ""
+    return "bad" if position.funded_until <= at + timedelta(hours=policy.warning_hours_late) else "warn"
 
 
 def _running(meters: Any) -> list[dict[str, Any]]:

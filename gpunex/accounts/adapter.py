@@ -39,6 +39,16 @@ class AccountAdapter(DefaultAccountAdapter):
                 open_personal(user=user, at=timezone.now())
         return user
 
+    def get_reauthentication_methods(self, user: User) -> list[dict[str, Any]]:
+        """In our words, the same as on the doors."""
+        words = {
+            "reauthenticate": _("Use the password"),
+            "mfa_reauthenticate": _("Use the app or a recovery code"),
+            "mfa_reauthenticate:webauthn": _("Use a passkey"),
+        }
+        methods = super().get_reauthentication_methods(user)
+        return [method | {"description": words.get(method["id"], method["description"])} for method in methods]
+
     def clean_email(self, email: str) -> str:
         """Refuse what no mail server can be found for: a domain whose name in DNS would be too long, or empty in parts."""
         email = super().clean_email(email)

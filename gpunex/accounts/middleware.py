@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from allauth.mfa.models import Authenticator
-from allauth.mfa.utils import is_mfa_enabled
+from allauth.account.adapter import get_adapter
 from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
@@ -15,6 +14,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from gpunex.accounts.organisations import acting_for
+from gpunex.accounts.second_factor import has_second_factor, used_second_factor
 
 
 class LanguageMiddleware:
@@ -84,7 +84,19 @@ class AdminDoorMiddleware:
             raise Http404
         if match.url_name == "login":
             return redirect("admin:index")
-        if not settings.EMBEDDED and not is_mfa_enabled(request.user, [Authenticator.Type.TOTP]):
-            messages.warning(request, _("Administration needs a second factor. Set up an authenticator app first."))
-            return redirect("mfa_activate_totp")
+        if settings.EMBEDDED:
+            return None
+        if not has_second_factor(request.user):
+            messages.warning(
+                request, _("Administration needs a second factor. Set up an authenticator app or a passkey first.")
+            )
+            return redirect("mfa_index")
+        if not used_second_factor(request):
+            return redirect(f"{_way_to_confirm(request)}?{urlencode({'next': request.get_full_path()})}")
         return None
+
+
+def _way_to_confirm(request: HttpRequest) -> str:
+    """The page that asks for a second factor, of the kind that the person has."""
+    methods = get_adapter().get_reauthentication_methods(request.user)
+    return next(method["url"] for method in methods if method["id"].startswith("mfa_reauthenticate"))

@@ -8,7 +8,7 @@ in UTC. What must not be stored in clear text (a token) goes in ``secret``: it r
 blanked once sent, and never the notice.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -37,6 +37,8 @@ class Event:
     path: str = "/"  # may hold {name} fields of data
     command: str = ""  # a line to copy into a terminal; may hold %(name)s fields, of secret too
     state: str = "info"  # ok, warn, bad or info
+    # A value of data that is a code, by its name, and what each code says: in the language of whoever reads it.
+    words: Mapping[str, Mapping[str, Text]] = field(default_factory=dict)
     registry: dict[str, "Event"] = field(default_factory=lambda: EVENTS, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -64,6 +66,12 @@ def shown(data: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def _filled(event: Event, data: dict[str, Any]) -> dict[str, Any]:
+    """``shown``, with the event's codes in words; what is no code of it stays as it was written."""
+    codes = {name: str(words.get(data[name], data[name])) for name, words in event.words.items() if name in data}
+    return shown(data) | codes
+
+
 def _island(text: str) -> str:
     return f"{ISOLATE}{text}{POP}" if translation.get_language_bidi() else text
 
@@ -88,13 +96,17 @@ def notify(
     at: datetime,
     data: dict[str, Any] | None = None,
     secret: dict[str, str] | None = None,
+    by_mail: bool = True,
 ) -> None:
-    """Tell ``organisation``. Precondition: inside a transaction. The same key again tells nothing twice."""
+    """Tell ``organisation``. Precondition: inside a transaction. The same key again tells nothing twice.
+
+    Without ``by_mail`` only the dashboard tells it: for what others could make happen a thousand times.
+    """
     data = data or {}
     _notice, made = Notice.objects.get_or_create(
         key=key, defaults={"organisation": organisation, "event": event.name, "data": data, "created_at": at}
     )
-    if not made:
+    if not made or not by_mail:
         return
     for user in recipients(organisation):
         with translation.override(user.language):
@@ -106,7 +118,7 @@ def notify(
 
 def render(event: Event, *, data: dict[str, Any], secret: dict[str, str]) -> tuple[str, str, str]:
     """Subject, text and HTML of an event's mail in the active language."""
-    fields = shown(data) | secret
+    fields = _filled(event, data) | secret
     subject = str(event.subject) % fields
     context = {
         "subject": subject,
@@ -134,7 +146,7 @@ def in_words(notice: Notice) -> dict[str, Any]:
             "state": "info",
             "at": notice.created_at,
         }
-    fields = shown(notice.data)
+    fields = _filled(event, notice.data)
     return {
         "subject": str(event.subject) % fields,
         "paragraphs": _without_secrets(event.paragraphs, fields),

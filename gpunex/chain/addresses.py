@@ -15,7 +15,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from spl.token.instructions import get_associated_token_address
 
-from gpunex.chain.rpc import TOKEN_ACCOUNT_BYTES, TOKEN_PROGRAMS, Account, Rpc, RpcError, RpcUnavailable
+from gpunex.chain.rpc import TOKEN_ACCOUNT_BYTES, TOKEN_PROGRAM, TOKEN_PROGRAMS, Account, Rpc, RpcError, RpcUnavailable
 from gpunex.kit.refusals import Refusal
 
 SYSTEM_PROGRAM = "11111111111111111111111111111111"
@@ -88,7 +88,8 @@ class ProgramGiven(Refusal):
 class NotAWallet(Refusal):
     code = "not_a_wallet"
     message = _(
-        "No key can sign for this address, so it is not a wallet. Open your wallet, choose Receive and copy the address there."
+        "No key can sign for this address, so it is not a wallet: it may be a token account, or the vault of a multisig such as Squads. "
+        "Enter the address of a wallet whose key you hold: open it, choose Receive and copy the address there."
     )
 
 
@@ -150,9 +151,11 @@ def _refuse_what_stands_there(account: Account | None) -> None:
     raise ProgramGiven
 
 
-def ata(owner: str, mint: str) -> str:
-    """The associated token account of ``owner`` for ``mint``, of the plain Token program (which USDC is)."""
-    return str(get_associated_token_address(Pubkey.from_string(owner), Pubkey.from_string(mint)))
+def ata(owner: str, mint: str, program: str = TOKEN_PROGRAM) -> str:
+    """The associated token account of ``owner`` for ``mint``, of the plain Token program (which USDC is) or of another one."""
+    return str(
+        get_associated_token_address(Pubkey.from_string(owner), Pubkey.from_string(mint), Pubkey.from_string(program))
+    )
 
 
 def derive_deposit_owner(seed: bytes, organisation_public_id: UUID) -> Keypair:

@@ -1,5 +1,7 @@
 """A thin, synchronous Solana JSON-RPC client: nodes are asked in order, everything at commitment ``finalized``.
 
+A node that answers with Retry-After is left alone until then; the others are asked meanwhile.
+
 Two kinds of failure, because callers must treat them differently:
 
 * ``RpcUnavailable``: nobody gave an answer that can be trusted (time-out, 429, 5xx, a node that is behind, nonsense). It says
@@ -15,6 +17,7 @@ import itertools
 import json
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,14 +26,15 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httpx
+from solders.pubkey import Pubkey
 
 STATUSES_PER_CALL = 256
-TOKEN_PROGRAMS = frozenset(
-    {
-        "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA",
-        "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb",
-    }
-)
+ACCOUNTS_PER_CALL = 100
+# A node that asks to be left alone is, but never for longer than this: its clock may be wrong.
+REST_MOST_S = 60.0
+TOKEN_PROGRAM = "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA"
+TOKEN_2022_PROGRAM = "TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb"
+TOKEN_PROGRAMS = frozenset({TOKEN_PROGRAM, TOKEN_2022_PROGRAM})
 TOKEN_ACCOUNT_BYTES = 165
 
 _FINALIZED = {"commitment": "finalized"}
@@ -72,6 +76,15 @@ class Account:
     lamports: int
 
 
+@dataclass(frozen=True, slots=True)
+class TokenHolding:
+    """A token account of a wallet: its address, its token, and how much of it, in the token's smallest unit."""
+
+    account: str
+    mint: str
+    amount: int
+
+
 class Rpc:
     """Asks ``urls`` in order until one answers; a call can be put to one node by its index in ``urls``."""
 
@@ -80,6 +93,7 @@ class Rpc:
             raise ValueError("at least one node URL is needed")
         self.urls = list(urls)
         self._ids = itertools.count(1)
+        self._rest_until = [0.0] * len(self.urls)  # by the monotonic clock: until when a node asked to be left alone
         self._clients = [
             # A proxy from the environment must not be asked for a node on this machine.
             httpx.Client(timeout=httpx.Timeout(timeout_s), trust_env=not _is_loopback(url))
@@ -95,6 +109,10 @@ class Rpc:
     def close(self) -> None:
         for client in self._clients:
             client.close()
+
+    def wake(self) -> None:
+        """Ask every node again, also one that asked to be left alone."""
+        self._rest_until = [0.0] * len(self.urls)
 
     @property
     def nodes(self) -> range:
@@ -160,20 +178,25 @@ class Rpc:
         """The account at ``address``; None where there is none."""
 
         def read(answer: Any) -> Account | None:
-            value = answer["value"]
-            if value is None:
-                return None
-            encoded, encoding = value["data"]
-            if encoding != "base64":
-                raise ValueError("the data is not base64")
-            return Account(
-                owner=_text(value["owner"]),
-                executable=bool(value["executable"]),
-                data=base64.b64decode(encoded, validate=True),
-                lamports=_count(value["lamports"]),
-            )
+            return _account(answer["value"])
 
         return self.call("getAccountInfo", address, {**_FINALIZED, "encoding": "base64"}, read=read)
+
+    def get_accounts(self, addresses: Sequence[str]) -> list[Account | None]:
+        """The accounts at many addresses, in order, a hundred a call; None where there is none."""
+
+        def read(answer: Any) -> list[Account | None]:
+            return [_account(value) for value in answer["value"]]
+
+        options = {**_FINALIZED, "encoding": "base64"}
+        accounts: list[Account | None] = []
+        for start in range(0, len(addresses), ACCOUNTS_PER_CALL):
+            chunk = list(addresses[start : start + ACCOUNTS_PER_CALL])
+            found = self.call("getMultipleAccounts", chunk, options, read=read)
+            if len(found) != len(chunk):
+                raise RpcUnavailable("getMultipleAccounts: not one account an address")
+            accounts += found
+        return accounts
 
     def get_token_balance(self, token_account: str) -> int | None:
         """The token account's amount in the mint's smallest unit; None where there is no token account at this address."""
@@ -182,6 +205,29 @@ class Rpc:
             return None
         # Layout of spl-token's Account: mint 0..32, owner 32..64, amount 64..72 (little-endian).
         return int.from_bytes(account.data[64:72], "little")
+
+    def get_token_holdings(self, owner: str, program: str) -> list[TokenHolding]:
+        """All token accounts of ``owner`` under one token program, the standard one and any others."""
+
+        def read(answer: Any) -> list[TokenHolding]:
+            holdings = []
+            for row in answer["value"]:
+                encoded, encoding = row["account"]["data"]
+                data = base64.b64decode(encoded, validate=True)
+                if encoding != "base64" or len(data) < TOKEN_ACCOUNT_BYTES:
+                    raise ValueError("not a token account in base64")
+                holdings.append(
+                    TokenHolding(
+                        account=_text(row["pubkey"]),
+                        # Layout of spl-token's Account, which Token-2022 begins with too: mint 0..32, owner 32..64, amount 64..72.
+                        mint=str(Pubkey.from_bytes(data[:32])),
+                        amount=int.from_bytes(data[64:72], "little"),
+                    )
+                )
+            return holdings
+
+        options = {**_FINALIZED, "encoding": "base64"}
+        return self.call("getTokenAccountsByOwner", owner, {"programId": program}, options, read=read)
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
@@ -197,6 +243,17 @@ class Rpc:
             "maxRetries": 0,  # the caller resends, with its own clock
         }
         return self.call("sendTransaction", base64.b64encode(raw).decode(), options, node=node, read=_text)
+
+    def simulate_units(self, raw: bytes) -> int | None:
+        """The compute units that a transaction would need now; None if it would fail. It needs no signature, and should have none:
+        whoever holds a signed one can send it."""
+
+        def read(answer: Any) -> int | None:
+            value = answer["value"]
+            return None if value["err"] is not None else _count(value["unitsConsumed"])
+
+        options = {**_FINALIZED, "encoding": "base64", "sigVerify": False, "replaceRecentBlockhash": True}
+        return self.call("simulateTransaction", base64.b64encode(raw).decode(), options, read=read)
 
     def get_signature_statuses(
         self, signatures: Sequence[str], history: bool = True, *, node: int | None = None
@@ -281,6 +338,9 @@ class Rpc:
         ) from unavailable[-1]
 
     def _ask(self, index: int, method: str, params: Iterable[Any]) -> Any:
+        resting = self._rest_until[index] - time.monotonic()
+        if resting > 0:
+            raise RpcUnavailable(f"{method}: the node asked to be left alone", resting)
         call_id = next(self._ids)
         request = {"jsonrpc": "2.0", "id": call_id, "method": method, "params": list(params)}
         try:
@@ -288,7 +348,9 @@ class Rpc:
         except httpx.HTTPError as error:
             raise RpcUnavailable(f"{method}: {type(error).__name__}") from error
         if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.status_code >= 500:
-            raise RpcUnavailable(f"{method}: HTTP {response.status_code}", _retry_after(response))
+            wait = _retry_after(response)
+            self._rest_until[index] = time.monotonic() + min(wait or 0.0, REST_MOST_S)
+            raise RpcUnavailable(f"{method}: HTTP {response.status_code}", wait)
         try:
             answer = json.loads(response.content)
         except ValueError as error:
@@ -324,6 +386,20 @@ def _retry_after(response: httpx.Response) -> float | None:
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
     return max(0.0, (until - datetime.now(UTC)).total_seconds())
+
+
+def _account(value: Any) -> Account | None:
+    if value is None:
+        return None
+    encoded, encoding = value["data"]
+    if encoding != "base64":
+        raise ValueError("the data is not base64")
+    return Account(
+        owner=_text(value["owner"]),
+        executable=bool(value["executable"]),
+        data=base64.b64decode(encoded, validate=True),
+        lamports=_count(value["lamports"]),
+    )
 
 
 def _text(value: Any) -> str:

@@ -19,6 +19,7 @@ from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.message import MessageV0
 from solders.pubkey import Pubkey
+from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 from spl.memo.constants import MEMO_PROGRAM_ID
 from spl.memo.instructions import create_memo
@@ -197,6 +198,14 @@ def sign(
     )
 
 
+def unsigned(raw: bytes) -> bytes:
+    """The same transaction with empty signatures: what a node may see of one that must not land."""
+    transaction = VersionedTransaction.from_bytes(raw)
+    return bytes(
+        VersionedTransaction.populate(transaction.message, [Signature.default()] * len(transaction.signatures))
+    )
+
+
 # -- What a transaction did: ``tx_json`` is what ``Rpc.get_transaction`` returns -----------------------------------------
 
 
@@ -205,7 +214,7 @@ def token_delta(tx_json: dict[str, Any], token_account: str, mint: str) -> int:
     meta = tx_json["meta"]
     if meta["err"] is not None:
         return 0
-    keys = _account_keys(tx_json)
+    keys = account_keys(tx_json)
 
     def amount(rows: list[dict[str, Any]] | None) -> int:
         return sum(
@@ -222,6 +231,54 @@ def incoming(tx_json: dict[str, Any], token_account: str, mint: str) -> int:
     return max(0, token_delta(tx_json, token_account, mint))
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class TokenGain:
+    """By how much one token account gained, in the smallest unit of its token."""
+
+    account: str
+    mint: str
+    amount: int
+    decimals: int
+
+
+def token_gains(tx_json: dict[str, Any], owner: str) -> list[TokenGain]:
+    """What the transaction brought into token accounts of ``owner``, of whatever token and program; nothing if it failed."""
+    meta = tx_json["meta"]
+    if meta["err"] is not None:
+        return []
+    keys = account_keys(tx_json)
+    before = {
+        (row["accountIndex"], row["mint"]): int(row["uiTokenAmount"]["amount"])
+        for row in meta["preTokenBalances"] or ()
+    }
+    gains = [
+        TokenGain(
+            account=keys[row["accountIndex"]],
+            mint=row["mint"],
+            amount=int(row["uiTokenAmount"]["amount"]) - before.get((row["accountIndex"], row["mint"]), 0),
+            decimals=int(row["uiTokenAmount"]["decimals"]),
+        )
+        for row in meta["postTokenBalances"] or ()
+        if row.get("owner") == owner
+    ]
+    return sorted(gain for gain in gains if gain.amount > 0)
+
+
+def token_payer(tx_json: dict[str, Any], mint: str) -> str:
+    """The wallet whose tokens of ``mint`` became fewer, where it is exactly one; else empty."""
+    meta = tx_json["meta"]
+    before, after = (
+        {
+            row["accountIndex"]: (row.get("owner", ""), int(row["uiTokenAmount"]["amount"]))
+            for row in meta[name] or ()
+            if row["mint"] == mint
+        }
+        for name in ("preTokenBalances", "postTokenBalances")
+    )
+    payers = {owner for index, (owner, amount) in before.items() if after.get(index, (owner, 0))[1] < amount}
+    return payers.pop() if len(payers) == 1 else ""
+
+
 def memo_of(tx_json: dict[str, Any]) -> str | None:
     """The first memo of the transaction; None if it has none."""
     return memo_in(_transaction(tx_json))
@@ -230,7 +287,7 @@ def memo_of(tx_json: dict[str, Any]) -> str | None:
 def outgoing_matches(tx_json: dict[str, Any], destination_owner: str, mint: str, amount: int, memo: str) -> bool:
     """Whether the transaction succeeded and paid exactly ``amount`` to ``destination_owner``'s account with this memo."""
     account = ata(destination_owner, mint)
-    keys = _account_keys(tx_json)
+    keys = account_keys(tx_json)
     owners = {
         row.get("owner") for row in tx_json["meta"]["postTokenBalances"] or () if keys[row["accountIndex"]] == account
     }
@@ -249,7 +306,7 @@ def _transaction(tx_json: dict[str, Any]) -> VersionedTransaction:
     return VersionedTransaction.from_bytes(base64.b64decode(encoded))
 
 
-def _account_keys(tx_json: dict[str, Any]) -> list[str]:
+def account_keys(tx_json: dict[str, Any]) -> list[str]:
     """All accounts in the order that ``accountIndex`` counts: the message's own, then those loaded from lookup tables."""
     loaded = tx_json["meta"].get("loadedAddresses") or {}
     own = [str(key) for key in _transaction(tx_json).message.account_keys]

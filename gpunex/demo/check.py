@@ -5,7 +5,6 @@ nothing is written behind the doors; the database is only read at the end, by th
 """
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -14,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -23,25 +22,22 @@ import httpx
 from django.conf import settings
 from solders.keypair import Keypair
 
-from gpunex.chain.addresses import ata
 from gpunex.chain.faucet import give, give_sol, send_usdc
 from gpunex.chain.rpc import Rpc, RpcError, RpcUnavailable
 from gpunex.chain.transfers import load_key
 from gpunex.demo.browser import Browser, Page, Unexpected
+from gpunex.demo.paying import DEPOSIT_MICRO, PRICE, Paying
 from gpunex.demo.people import ADMIN, PASSWORD
-from gpunex.kit.money import MICRO, as_decimal_string, parse_usdc
+from gpunex.kit.money import as_decimal_string
 
-DEPOSIT_MICRO = 25 * MICRO
-PRICE = "0.36"  # USDC per GPU per hour: 100 micro-USDC a second, so that every figure can be recomputed by eye
 COMMAND = "sh -c 'echo step one; sleep 12; echo step two; exit 7'"
 LINE = "step two"
 EXIT_CODE = 7
-COMMUNITY_FEE_BPS = 1000
 MODEL = "rtx-4090-24gb"
 AGENT = {"GPUNEX_SIM_BENCHMARK_S": "2", "GPUNEX_SAMPLE_S": "2"}
 
 
-class Story:
+class Story(Paying):
     """Runs the steps in order; each says its figure, or why it failed."""
 
     def __init__(self, *, url: str, say: Callable[[str], None], root: Path) -> None:
@@ -54,7 +50,7 @@ class Story:
         self.agent: subprocess.Popen[bytes] | None = None
         self.provider, self.renter, self.admin = Browser(url), Browser(url), Browser(url)
         self.token = self.machine_path = self.offer_path = self.rental_path = ""
-        self.charged_micro = self.earned_micro = self._told = 0
+        self._told = 0
         self.steps: list[tuple[str, Callable[[], str]]] = [
             (
                 "A person signs up and confirms the address",
@@ -69,10 +65,14 @@ class Story:
             ("A price puts the GPUs on the market", self._price),
             ("A renter signs up and has an address of their own", self._fund),
             ("Without money nothing is rented; then USDC arrives on chain", self._refused_without_money),
+            ("A payment request is paid from its link alone", self._pay_a_request),
             ("The renter rents a GPU; the job runs", self._rent),
             ("Logs arrive and the job ends with its exit code", self._watch),
             ("Charged by the second, and the provider credited", self._bill),
-            ("An off-cycle payout arrives in the provider's wallet", self._pay),
+            ("A wallet is connected by its signature; an off-cycle payout arrives in it", self._pay),
+            ("The payout's statement adds up, as page, CSV, PDF and by its hash", self._statement),
+            ("The payout is proved to anyone, from the ledger's lines to the chain", self._proof),
+            ("What the renter does not use goes back to a proven wallet, with a statement", self._return),
             ("The agent stops; the dashboard shows it offline", self._offline),
             ("The books balance", self._books),
         ]
@@ -350,85 +350,12 @@ class Story:
                 return f"“{LINE}”, exit code {EXIT_CODE}"
         raise Unexpected(f"the job's end or its log did not show: {page.summary()}")
 
-    def _bill(self) -> str:
-        page = self.renter.get(self.rental_path)
-        seconds = int(page.find(r"([\d,]+) billed seconds?").replace(",", ""))
-        shown = re.search(r"Charged (\d+\.\d{2}) ?(\d{4}) ", page.text)
-        if shown is None:
-            raise Unexpected(f"the rental's page does not say what was charged: {page.summary()}")
-        self.charged_micro = parse_usdc(shown[1] + shown[2])
-        expected = parse_usdc(PRICE) * seconds // 3600
-        if self.charged_micro != expected or seconds < 10:
-            raise Unexpected(
-                f"{seconds} s at {PRICE} USDC an hour were charged {self.charged_micro} micro-USDC, not {expected}"
-            )
-        self.earned_micro = expected - expected * COMMUNITY_FEE_BPS // 10_000
-        left = as_decimal_string((DEPOSIT_MICRO - expected) // 10_000 * 10_000)
-        for browser, path, amount in (
-            (self.renter, "/balance", left),
-            (self.provider, "/provider/earnings", as_decimal_string(self.earned_micro)),
-        ):
-            for _ in self._until("the amount", seconds=10):
-                page = browser.get(path)
-                if amount in page.text.replace(" ", ""):
-                    break
-            else:
-                raise Unexpected(f"{path} does not show {amount}: {page.summary()}")
-        self._end_agent()  # its silence grows while the money moves
-        return f"{seconds} s, {as_decimal_string(expected)} USDC charged, {as_decimal_string(self.earned_micro)} to the provider"
-
-    # Paying
-
-    def _pay(self) -> str:
-        address = str(self.wallet.pubkey())
-        page = self.provider.get("/provider/payouts")
-        form = page.form(having="address")
-        self.provider.submit(page, form, address=address, last_characters=address[-6:])
-        queue = self.admin.get("/admin/providers/provider/?q=" + self.provider_email)
-        links = queue.links(r"/admin/providers/provider/\d+/change")
-        if not links:
-            raise Unexpected("the administrator does not find the provider")
-        page = self.admin.get(urlsplit(links[0]).path)
-        pay = page.links(r"off-cycle|off_cycle|pay-now")
-        if not pay:
-            raise Unexpected("the provider's page in the administration has no off-cycle payout")
-        page = self.admin.get(urlsplit(pay[0]).path)
-        self.admin.submit(page, page.form(having="reason"), reason="First payout of the check")
-        with Rpc(settings.SOLANA_RPC_URLS) as rpc:
-            for _ in self._until("the payout on chain", seconds=40):
-                page = self.provider.get("/provider/payouts")
-                signature = re.search(r"\b([1-9A-HJ-NP-Za-km-z]{86,88})\b", page.body)
-                if (
-                    signature
-                    and rpc.get_token_balance(ata(address, settings.USDC_MINT)) == self.earned_micro
-                    and "paid" in page.text.lower()
-                ):
-                    return f"{as_decimal_string(self.earned_micro)} USDC, signature {signature[1][:10]}…"
-        raise Unexpected(f"the payout did not arrive: {page.summary()}")
-
     def _offline(self) -> str:
         for _ in self._until("the machine to show as offline", seconds=75):
             page = self.provider.get(self.machine_path)
             if re.search(r"Offline since", page.text):
                 return page.find(r"(Offline since [0-9A-Za-z :]{5,20}UTC)")
         raise Unexpected("the machine did not show as offline")
-
-    def _books(self) -> str:
-        done = subprocess.run(
-            [sys.executable, "manage.py", "verify_books", "--json"],
-            cwd=self.root,
-            env={**os.environ, "GPUNEX_EMBEDDED": "1"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise Unexpected(f"verify_books failed: {(done.stdout + done.stderr).strip()[-400:]}")
-        report = json.loads(done.stdout)
-        if report["drift_micro"] != 0:
-            raise Unexpected(f"drift: {report['drift_micro']} micro-USDC")
-        return f"{report['transfers']} transfers, {len(report['checks'])} proofs, drift 0"
 
     def _end_agent(self) -> None:
         if self.agent is not None and self.agent.poll() is None:
@@ -438,10 +365,3 @@ class Story:
             except subprocess.TimeoutExpired:
                 self.agent.kill()
                 self.agent.wait()
-
-    def _until(self, what: str, *, seconds: float) -> Iterator[float]:
-        """Yield until the time is up; the caller returns when it has seen what it waits for."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            yield deadline - time.monotonic()
-            time.sleep(0.4)

@@ -15,9 +15,9 @@ from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
 from django.db.models import Max
 from django.utils import timezone
 
-from billing import metering
+from billing import metering, statements
 from gpunex.accounts.models import Organisation, User
-from gpunex.demo import people
+from gpunex.demo import bank, people
 from gpunex.demo.market import RENTERS
 from gpunex.kit.secrets import encrypt
 from gpunex.kit.time import iso_z
@@ -88,13 +88,16 @@ def write(*, days: int, at: datetime) -> None:
         scores.refresh(at=at - timedelta(weeks=weeks_ago))
     listings.refresh(at=timezone.now())
     _run_some(renters, source)
+    bank.open_accounts(at=timezone.now())
     _pay_some()
+    bank.pay(at=timezone.now())
+    statements.issue_months(at=timezone.now())
 
 
 def _backdate(machine: Machine, began: datetime) -> None:
     Machine.objects.filter(pk=machine.pk).update(enrolled_at=began)
     machine.gpus.update(first_seen_at=began)
-    machine.schedules.update(effective_from=began)
+    machine.schedules.update(effective_from=began, created_at=began)
     Listing.objects.filter(machine=machine).update(created_at=began)
 
 

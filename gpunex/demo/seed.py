@@ -17,7 +17,7 @@ from django.conf import settings
 from django.utils import timezone
 from solders.keypair import Keypair
 
-from billing import deposits
+from billing import deposits, treasury
 from gpunex.accounts.models import Organisation, User
 from gpunex.chain.faucet import give
 from gpunex.chain.rpc import Rpc
@@ -27,7 +27,7 @@ from gpunex.demo.market import APPLICANT, HOUSES, RENTERS, House
 from gpunex.kit.money import MICRO, parse_usdc
 from gpunex.policy.models import Tier
 from marketplace.pricing import set_price
-from payouts.methods import connect_wallet
+from payouts import challenges
 from providers import applications, keys
 from providers.applications import Answers, EntryAnswers
 from providers.models import Application, Gpu, GpuModel, Machine, Provider
@@ -57,7 +57,8 @@ def before_fleet(folder: Path) -> Path:
             for host in house.hosts
         ]
     _leave_an_application(at)
-    fund([people.ensure(people.RENTER), *(people.ensure(person, organisation=name) for person, name in RENTERS)], at=at)
+    renters = [people.ensure(people.RENTER), *(people.ensure(person, organisation=name) for person, name in RENTERS)]
+    fund(renters, at=at - timedelta(days=DAYS_OF_PAST + 1))
     # Whole or not at all: half a plan would stop every later start.
     unfinished = plan.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
@@ -117,10 +118,16 @@ def _open_house(house: House, *, at: datetime) -> str:
             by=user,
             at=at - timedelta(days=DAYS_OF_PAST),
         )
-    connect_wallet(
-        organisation=organisation, address=str(Keypair().pubkey()), by=user, at=at - timedelta(days=DAYS_OF_PAST)
-    )
+    _connect_wallet(organisation, at=at - timedelta(days=DAYS_OF_PAST))
     return keys.make_api_key(provider=provider, name="demonstration hosts", by=user, at=at)
+
+
+def _connect_wallet(organisation: Organisation, *, at: datetime) -> None:
+    """A wallet of the demonstration's own: its key signs once and is thrown away."""
+    user, key = organisation.created_by, Keypair()
+    challenge = challenges.issue(organisation=organisation, address=str(key.pubkey()), by=user, at=at)
+    signature = str(key.sign_message(challenge.message.encode()))
+    challenges.prove(challenge=challenge, signature=signature, organisation=organisation, by=user, at=at)
 
 
 def _answers(organisation: Organisation, house: House) -> Answers:
@@ -181,14 +188,15 @@ def _leave_an_application(at: datetime) -> None:
 
 
 def fund(organisations: list[Organisation], *, at: datetime) -> None:
-    """Real deposits on the development chain, found and credited by the product's own watcher."""
+    """Real deposits on the development chain, found and credited by the product's own watcher as of ``at``, before the past begins."""
     rpc = Rpc(settings.SOLANA_RPC_URLS)
     faucet = load_key(settings.FAUCET_KEY_FILE)
     for organisation in organisations:
-        address = deposits.address_for(organisation, at=at)
         micro = RENTER_FUNDS_MICRO if organisation.name != people.RENTER.name else 2_000 * MICRO
-        give(rpc, faucet, settings.USDC_MINT, address.owner, micro)
-    deposits.find_deposits(at=timezone.now())
+        # The money first and the address on the list last: the running watcher would credit it as of now.
+        give(rpc, faucet, settings.USDC_MINT, str(treasury.deposit_key(organisation).pubkey()), micro)
+        deposits.address_for(organisation, at=at)
+        deposits.find_deposits(at=at)
 
 
 def _wait_for_fleet(expected: int, *, say: Callable[[str], None]) -> int:

@@ -1,11 +1,19 @@
-"""Bases of the admin's pages: rows that are looked at, and rows whose every change is told with its old and new value."""
+"""Bases of the admin's pages: rows that are looked at, rows about which a person decides, and rows whose every change is told."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from django import forms
+from django.contrib import messages
 from django.db.models import Model
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from unfold.admin import ModelAdmin, TabularInline
+
+from gpunex.kit.conflicts import retrying
+from gpunex.kit.refusals import Refusal
 
 
 class ReadOnlyAdmin(ModelAdmin):
@@ -22,6 +30,63 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
+
+
+@dataclass
+class Decision:
+    """One thing that can be done with a row, as ``admin/decision.html`` shows it.
+
+    ``act`` gets the cleaned form, does it and returns what to say: the history keeps it. A Refusal is shown above the form.
+    """
+
+    name: str
+    title: str
+    submit: str
+    form: forms.Form
+    act: Callable[[forms.Form], str]
+
+
+class DecidingAdmin(ReadOnlyAdmin):
+    """Rows that nobody edits and about which a person decides: ``decisions`` says what the row and the person allow now."""
+
+    change_form_outer_before_template = "admin/decision.html"
+
+    def decisions(self, request: HttpRequest, row: Any) -> Sequence[Decision]:
+        raise NotImplementedError
+
+    def note(self, request: HttpRequest, row: Any) -> str:
+        """What to do next, in a sentence."""
+        return ""
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        row = self.get_object(request, object_id)
+        decisions = list(self.decisions(request, row)) if row is not None else []
+        status = 200
+        if request.method == "POST" and row is not None:
+            chosen = next((one for one in decisions if one.name == request.POST.get("decision")), None)
+            if chosen is None:
+                messages.warning(request, _("Nothing was done: this was decided already, or is not yours to decide."))
+                return redirect(request.path)
+            chosen.form = type(chosen.form)(request.POST)
+            if chosen.form.is_valid():
+                try:
+                    said = retrying(chosen.act)(chosen.form)
+                except Refusal as refusal:
+                    chosen.form.add_error(None, str(refusal))
+                else:
+                    self.log_change(request, row, said)
+                    messages.success(request, said)
+                    return redirect(request.path)
+            status = 422
+            request.method = "GET"  # shown again as a page: of the row itself nothing is edited here
+        context = dict(extra_context or {})
+        if row is not None:
+            context |= {"note": self.note(request, row), "decisions": decisions}
+        response = super().change_view(request, object_id, form_url, context)
+        response.status_code = status if response.status_code == 200 else response.status_code
+        return response
 
 
 class ReadOnlyInline(TabularInline):

@@ -4,7 +4,7 @@ Time and price run left to right in both languages; ``fill`` follows the reading
 Every mark carries its sentence in ``label``: a picture without words says nothing to a screen reader.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log10
 
@@ -196,6 +196,63 @@ def line(chart: Chart) -> SafeString:
     )
     plot = format_html('<path class="area" d="M{} 720 180 0 180Z"/><path class="line" d="M{}"/>', points, points)
     return _figure(chart, plot, scale=(high, (high + low) / 2, low))
+
+
+@dataclass(frozen=True)
+class Band:
+    """A reading over time: least, mean and most of each stretch, oldest first; None where nothing was read, which is a hole.
+
+    ``from_zero``: the scale begins at 0. ``ticks`` and ``height`` as in ``Chart``.
+    """
+
+    values: Sequence[tuple[float, float, float] | None]
+    label: str
+    ticks: Sequence[str] = ()
+    from_zero: bool = True
+    height: str = ""
+
+
+def band(chart: Band) -> SafeString:
+    """The mean as a line within the band from least to most."""
+    known = [value for value in chart.values if value is not None]
+    high = max((most for _, _, most in known), default=0.0)
+    low = 0.0 if chart.from_zero else min((least for least, _, _ in known), default=0.0)
+    if chart.from_zero:
+        high = nice_top(high)
+    else:
+        room = (high - low) * 0.1 or abs(high) * 0.1 or 1.0
+        low, high = low - room, high + room
+    step = 720 / max(len(chart.values) - 1, 1)
+
+    def at(number: float, value: float) -> str:
+        return f"{_n(number * step)} {_n(180 - 180 * (value - low) / (high - low))}"
+
+    drawn = []
+    for start, found in _runs(chart.values):
+        # One reading alone is a dash of half a step, or nobody would see it.
+        run = found if len(found) > 1 else found * 2
+        places = [start + number for number in range(len(run))] if len(found) > 1 else [start - 0.25, start + 0.25]
+        upper = [at(place, most) for place, (_, _, most) in zip(places, run, strict=True)]
+        lower = [at(place, least) for place, (least, _, _) in zip(places, run, strict=True)]
+        middle = [at(place, mean) for place, (_, mean, _) in zip(places, run, strict=True)]
+        drawn.append((" ".join([*upper, *reversed(lower)]), " ".join(middle)))
+    plot = format_html_join("", '<path class="area" d="M{}Z"/><path class="line" d="M{}"/>', drawn)
+    shown = Chart(values=(), label=chart.label, ticks=chart.ticks, height=chart.height)
+    return _figure(shown, plot, scale=(high, (high + low) / 2, low))
+
+
+def _runs[T](values: Sequence[T | None]) -> Iterator[tuple[int, list[T]]]:
+    """
+    >>> list(_runs([None, 1, 2, None, 3]))
+    [(1, [1, 2]), (4, [3])]
+    """
+    run: list[T] = []
+    for number, value in enumerate([*values, None]):
+        if value is not None:
+            run.append(value)
+        elif run:
+            yield number - len(run), run
+            run = []
 
 
 def _figure(chart: Chart, plot: SafeString, *, scale: tuple[float, float, float]) -> SafeString:

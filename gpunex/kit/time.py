@@ -6,6 +6,7 @@ datetime.date(2026, 8, 3)
 datetime.date(2026, 5, 4)
 """
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from typing import Literal
@@ -68,3 +69,39 @@ def zone(name: str) -> ZoneInfo:
     if name not in zone_names():
         raise ValueError(f"no IANA time zone is called {name!r}")
     return ZoneInfo(name)
+
+
+def day_start(day: date, where: ZoneInfo) -> datetime:
+    """The first moment of ``day`` in a zone, in UTC. Where the clock skips midnight that is the moment of the skip.
+
+    >>> day_start(date(2026, 3, 29), ZoneInfo("Europe/Berlin")), day_start(date(2026, 3, 30), ZoneInfo("Europe/Berlin"))
+    (datetime.datetime(2026, 3, 28, 23, 0, tzinfo=datetime.timezone.utc), datetime.datetime(2026, 3, 29, 22, 0, tzinfo=datetime.timezone.utc))
+    """
+    midnight = datetime.combine(day, datetime.min.time(), where)
+    at = midnight.astimezone(UTC)
+    if at.astimezone(where).replace(tzinfo=None) == midnight.replace(tzinfo=None):
+        return at
+    # Skipped: between the two readings of a time that never was, the clock jumps once.
+    before = midnight.replace(fold=1).astimezone(UTC)
+    low, high = int(before.timestamp()), int(at.timestamp())
+    while high - low > 1:
+        middle = (low + high) // 2
+        if datetime.fromtimestamp(middle, where).date() >= day:
+            high = middle
+        else:
+            low = middle
+    return datetime.fromtimestamp(high, UTC)
+
+
+def days_between(start: datetime, end: datetime, where: ZoneInfo) -> Iterator[tuple[date, datetime, datetime]]:
+    """``[start, end)`` cut at the midnights of a zone: each day with the part of it that lies within, half-open, oldest first.
+
+    A day has 23, 24 or 25 hours, or whatever its clocks made of it; one that a zone skipped whole does not come.
+    """
+    day = start.astimezone(where).date()
+    while start < end:
+        following = min(end, day_start(day + timedelta(days=1), where))
+        if following > start:
+            yield day, start, following
+            start = following
+        day += timedelta(days=1)

@@ -15,13 +15,12 @@ from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_POST, require_safe
 
-from billing import metering
 from gpunex.accounts.organisations import may_act
 from gpunex.kit.money import parse_usdc
 from gpunex.kit.refusals import Refusal
 from gpunex.kit.show import cut
 from gpunex.policy.models import TierPolicy
-from marketplace import containers, credits, market, ranking, rentals, search
+from marketplace import containers, credits, limits, market, quotes, ranking, rentals, search
 from marketplace.forms import FilterForm, RentForm, seconds_of
 from marketplace.models import Listing, ModelPrice, Rental
 from marketplace.rank_words import factors_of
@@ -152,16 +151,26 @@ def rent(request: HttpRequest, public_id: UUID) -> HttpResponse:
     return render(request, "marketplace/offer.html", context, status=422)
 
 
+@login_not_required
+@require_POST
+def check(request: HttpRequest, public_id: UUID) -> HttpResponse:
+    """The offer with the quote for what was typed, and nothing rented: what the page does by itself where JavaScript runs.
+
+    A POST, so that a command and its secrets never stand in an address.
+    """
+    listing = _listing(public_id)
+    form = RentForm(request.POST, listing=listing)
+    context = _offer_context(request, listing, form) | {"checked": form.is_valid()}
+    return render(request, "marketplace/offer.html", context, status=200 if form.is_valid() else 422)
+
+
 def _listing(public_id: UUID) -> Listing:
     """A listing that may be offered, with the price of this moment: a copy that is seconds old would be agreed to unseen."""
     listings = Listing.objects.exclude(state=Listing.State.RETIRED)
     listing: Listing = get_object_or_404(
         listings.select_related("machine__provider__organisation", "gpu_model"), public_id=public_id
     )
-    prices = ModelPrice.objects.filter(
-        provider=listing.machine.provider_id, gpu_model=listing.gpu_model_id, current=True
-    )
-    listing.price_micro = prices.values_list("price_micro", flat=True).first()
+    listing.price_micro = quotes.price_of(listing)
     return listing
 
 
@@ -282,31 +291,20 @@ def _parts(score: Score) -> list[dict[str, Any]]:
     ]
 
 
-def _quote(request: HttpRequest, listing: Listing, typed: Any) -> dict[str, Any] | None:
-    """What renting costs: per hour, at most, and how long the balance would last with it. Nothing that is typed can break it."""
+def _quote(request: HttpRequest, listing: Listing, typed: Any) -> quotes.Quote | None:
+    """The quote for what is typed so far. Nothing that is typed can break it."""
     if listing.price_micro is None:
         return None
     count = _read(int, typed.get("gpus"), 1)
-    count = count if 1 <= count <= max(1, listing.gpus_total) else 1
     seconds = _read(seconds_of, typed.get("stop_after"), None)
-    cap = _read(parse_usdc, typed.get("spend_at_most"), None)
-    rate = listing.price_micro * count
-    ends = [amount for amount in (metering.gross_of(rate, seconds) if seconds else None, cap) if amount]
-    quote: dict[str, Any] = {
-        "count": count,
-        "rate_micro": rate,
-        "seconds": seconds,
-        "most_micro": min(ends, default=None),
-    }
-    if request.user.is_authenticated and request.organisation:
-        position = metering.position(request.organisation, at=timezone.now())
-        burn = position.burn_micro_per_hour + rate
-        quote |= {
-            "available_micro": position.available_micro,
-            "lasts_seconds": position.available_micro * 3600 // burn,
-            "others": bool(position.burn_micro_per_hour),
-        }
-    return quote
+    return quotes.quote(
+        listing=listing,
+        gpu_count=count if 1 <= count <= listing.gpus_total else 1,
+        organisation=request.organisation if request.user.is_authenticated and request.organisation else None,
+        stop_after_seconds=seconds if seconds and seconds <= limits.LONGEST_SECONDS else None,
+        spend_at_most_micro=_read(parse_usdc, typed.get("spend_at_most"), None) or None,
+        at=timezone.now(),
+    )
 
 
 def _read(read: Callable[[str], Any], text: Any, otherwise: Any) -> Any:

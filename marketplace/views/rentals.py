@@ -16,11 +16,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 from django.views.decorators.http import require_POST, require_safe
 
-from billing import metering
-from billing.models import Transfer
+from billing import bills, metering
 from gpunex.accounts.organisations import may_act
 from gpunex.kit import show
 from gpunex.kit.templatetags import ui
+from gpunex.policy.models import Policy
 from marketplace import credits, lifecycle, limits
 from marketplace.models import Rental, RentalGpu
 from providers import workloads
@@ -38,10 +38,19 @@ SHADES = {State.STARTING: "busy", State.RUNNING: "ok", State.ENDING: "busy", Sta
 def rental_list(request: HttpRequest) -> HttpResponse:
     found = Rental.objects.with_work().filter(organisation=request.organisation).order_by("-created_at", "-pk")
     page = Paginator(found, PAGE).get_page(request.GET.get("page"))
-    rows = [{"rental": rental, "cost_micro": _charged(rental), "shade": shade_of(rental)} for rental in page]
+    at, offline = timezone.now(), Policy.load().offline_seconds
+    rows = [
+        {
+            "rental": rental,
+            "cost_micro": _charged(rental),
+            "shade": shade_of(rental),
+            "billing": rental.billing_at(at, offline_seconds=offline),
+        }
+        for rental in page
+    ]
     open_ = Rental.objects.open().filter(organisation=request.organisation).count()
-    position = metering.position(request.organisation, at=timezone.now()) if request.organisation else None
-    context = {"nav": "rentals", "at": timezone.now(), "page": page, "rows": rows, "open": open_, "position": position}
+    position = metering.position(request.organisation, at=at) if request.organisation else None
+    context = {"nav": "rentals", "at": at, "page": page, "rows": rows, "open": open_, "position": position}
     return render(request, "marketplace/rentals.html", context)
 
 
@@ -133,6 +142,7 @@ def _live(rental: Rental) -> dict[str, Any]:
         "machine": rental.listing.machine,
         "live": rental.state != State.ENDED,
         "shade": shade_of(rental),
+        "billing": rental.billing_at(at, offline_seconds=Policy.load().offline_seconds),
         "cost_micro": accrued.gross_micro if accrued else 0,
         "seconds": accrued.seconds if accrued else 0,
         "cost_at": min(meter.proved_until, meter.funded_until, meter.ended_at or meter.proved_until)
@@ -303,36 +313,25 @@ def _bill(rental: Rental) -> list[dict[str, Any]]:
     meter = rental.meter
     if meter is None:
         return lines
-    posted: dict[tuple[int, int], int] = {}
-    for transfer in Transfer.objects.filter(reference=str(meter.public_id)).order_by("pk"):
-        key = (transfer.data.get("from", 0), transfer.data.get("to", 0))
-        posted[key] = posted.get(key, 0) + transfer.amount_micro
-    accrued = metering.accrued(meter)
-    if accrued.seconds > meter.billed_seconds:
-        posted[(meter.billed_seconds, accrued.seconds)] = accrued.gross_micro - meter.billed_gross_micro
-    for (first, last), micro in sorted(posted.items()):
-        lines.append(
-            {
-                "what": _("Running") if last <= meter.billed_seconds else _("Running, not posted yet"),
-                "from": meter.started_at + timedelta(seconds=first),
-                "to": meter.started_at + timedelta(seconds=last),
-                "seconds": last - first,
-                "rate": meter.rate_micro_per_hour,
-                "micro": micro,
-            }
-        )
+    lines += [
+        {
+            "what": _("Running") if stretch.posted else _("Running, not posted yet"),
+            "from": stretch.starts_at,
+            "to": stretch.ends_at,
+            "seconds": stretch.seconds,
+            "rate": meter.rate_micro_per_hour,
+            "micro": stretch.gross_micro,
+        }
+        for stretch in bills.stretches(meter)
+    ]
     credited = credits.given(rental)
-    if credited:
-        lines.append(
-            {
-                "what": _("Credit for the provider’s fault"),
-                "from": rental.ended_at,
-                "to": None,
-                "seconds": None,
-                "rate": None,
-                "micro": -credited,
-            }
-        )
+    for what, given in (
+        (_("Credit for the provider’s fault"), credited),
+        (_("Refund"), meter.refunded_micro - credited),
+    ):
+        if given > 0:
+            back = {"what": what, "from": rental.ended_at, "to": None, "seconds": None, "rate": None, "micro": -given}
+            lines.append(back)
     return lines
 
 

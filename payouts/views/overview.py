@@ -1,4 +1,4 @@
-"""The provider's Payouts tab: the next payout, the wallet, the cadence, what was paid, and a receipt for each."""
+"""The provider's Payouts tab: the next payout, the destinations, the cadence, what was paid, and a receipt for each."""
 
 from datetime import datetime
 from typing import Any
@@ -13,14 +13,15 @@ from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from billing import debts
 from gpunex import desk
+from gpunex.accounts.fresh import fresh_sign_in
 from gpunex.kit import show
 from gpunex.kit.refusals import Refusal
 from gpunex.policy.models import Policy
-from payouts import methods, runs
-from payouts.forms import CadenceForm, WalletForm
-from payouts.models import Cadence, Payout
-from payouts.usdc import explorer_link
+from payouts import history, methods, periods, runs
+from payouts.forms import CadenceForm, RailForm
+from payouts.models import Cadence, Payout, PayoutRun, Rail
 
 PAYOUTS_A_PAGE = 20
 State = Payout.State
@@ -33,10 +34,11 @@ def payouts(request: HttpRequest) -> HttpResponse:
     at = timezone.now()
     if request.headers.get("HX-Request") and request.GET.get("live"):
         return _vary(render(request, "payouts/payouts.html#live", _page(request, at=at)))
-    return _vary(render(request, "payouts/payouts.html", _page(request, at=at) | {"form": WalletForm()}))
+    return _vary(render(request, "payouts/payouts.html", _page(request, at=at)))
 
 
 @require_POST
+@fresh_sign_in(back="providers:payouts")
 def cadence(request: HttpRequest) -> HttpResponse:
     if desk.of(request) is None:
         return redirect("providers:roles")
@@ -54,37 +56,71 @@ def cadence(request: HttpRequest) -> HttpResponse:
     return redirect("providers:payouts")
 
 
+@require_POST
+@fresh_sign_in(back="providers:payouts")
+def rail(request: HttpRequest) -> HttpResponse:
+    """Be paid by another of the destinations that stand."""
+    if desk.of(request) is None:
+        return redirect("providers:roles")
+    form = RailForm(request.POST)
+    if form.is_valid():
+        chosen = Rail(form.cleaned_data["rail"])
+        try:
+            preference = methods.choose_rail(
+                organisation=request.organisation, rail=chosen, by=request.user, at=timezone.now()
+            )
+        except Refusal as refusal:
+            messages.error(request, str(refusal))
+        else:
+            if preference.rail == chosen:
+                messages.success(request, _("Paid by this way: %(rail)s.") % {"rail": chosen.label})
+            else:
+                messages.success(
+                    request, _("Paid by this way from the next period on: %(rail)s.") % {"rail": chosen.label}
+                )
+    return redirect("providers:payouts")
+
+
 def _page(request: HttpRequest, *, at: datetime) -> dict[str, Any]:
     organisation = request.organisation
     earning = desk.of(request).earning
-    rows = Payout.objects.filter(organisation=organisation)
+    # What went back of a balance stands with the balance.
+    rows = Payout.objects.filter(organisation=organisation).exclude(run__kind=PayoutRun.Kind.RETURN)
     page = Paginator(rows.select_related("run").prefetch_related("attempts"), PAYOUTS_A_PAGE).get_page(
         request.GET.get("page")
     )
     paid = rows.filter(state=State.PAID).aggregate(micro=Sum("amount_micro"), count=Count("pk"))
     in_transit = rows.filter(state__in=Payout.OPEN_STATES).aggregate(micro=Sum("amount_micro"))["micro"] or 0
-    cadence, cut_off, execute_on = runs.next_payout(organisation, at)
+    coming = runs.next_payout(organisation, at)
+    cadence = coming.cadence
+    destinations = methods.destinations(organisation, at)
+    paid_to = next((one for one in destinations if one.in_use), None)
     preference = methods.cadence_of(organisation)
-    policy, kept = Policy.load(), runs.kept_back(organisation)
+    policy, kept, debt = Policy.load(), runs.kept_back(organisation), debts.open_debt(organisation)
     return {
         "nav": "payouts",
         "at": at,
         "page": page,
-        "rows": [
-            {"payout": row, "link": explorer_link(row.last_attempt.signature) if row.last_attempt else ""}
-            for row in page
-        ],
+        "rows": history.lines(page),
         "open": in_transit > 0,
-        "method": methods.active_method(organisation, at),
-        "waiting": methods.waiting_method(organisation, at),
+        "destinations": destinations,
+        "wallet_stands": any(one.rail == Rail.USDC for one in destinations),
+        "bank_stands": any(one.rail != Rail.USDC for one in destinations),
+        "method": paid_to.method if paid_to else None,
+        "waiting": paid_to.waiting if paid_to else None,
+        "rail": coming.rail,
+        "hours": int(methods.cool_down().total_seconds() // 3600),
         "may_change": methods.may_change(organisation, request.user),
+        "who_may_change": methods.who_may_change(organisation),
         "cadence": cadence,
-        "cut_off": cut_off,
-        "execute_on": execute_on,
-        "minimum_micro": runs.minimum_micro(cadence, policy),
+        "cut_off": coming.cut_off,
+        "execute_on": coming.execute_on,
+        "minimum_micro": periods.minimum_micro(cadence, policy),
         "payable_micro": earning.posted_micro,
-        "so_far_micro": max(0, earning.posted_micro + earning.accruing_micro - kept),
+        "so_far_micro": max(0, earning.posted_micro + earning.accruing_micro - kept - debt),
         "kept_micro": kept,
+        "debt_micro": debt,
+        "debts": debts.recent(organisation) if debt else (),
         "in_transit_micro": in_transit,
         "paid_micro": paid["micro"] or 0,
         "paid_count": paid["count"],

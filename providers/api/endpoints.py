@@ -22,7 +22,7 @@ from providers.api import fields
 from providers.api.answers import bearer, refusal_body, stamped, status_of
 from providers.models import Machine, Workload
 from providers.workloads import Report, UnknownWorkload
-from reliability import benchmarks, connections, health
+from reliability import benchmarks, connections, health, telemetry
 
 TELEMETRY_SECONDS = 30
 _ANSWER = {200: OpenApiTypes.OBJECT}
@@ -148,7 +148,8 @@ class Heartbeat(AgentEndpoint):
             boot_id=body["boot_id"],
             agent_version=body["agent_version"],
             nvml=body["nvml"],
-            clock_offset_ms=_offset_ms(body["sent_at"], self.at),
+            clock_offset_ms=offset_ms(body["sent_at"], self.at),
+            journal=_journal(body["gap"]),
             policy=policy,
             at=self.at,
         )
@@ -221,7 +222,14 @@ class Telemetry(AgentEndpoint):
     @extend_schema(request=fields.TelemetryFields, responses=_ANSWER)
     def post(self, request: Request) -> Response:
         body = self.read(fields.TelemetryFields, request)
-        return Response({"kept": health.record_samples(machine=self.machine, samples=body["samples"], at=self.at)})
+        sent_at = body["sent_at"]
+        samples = [
+            {**sample, "at": telemetry.corrected(sample["at"], sent_at=sent_at, received_at=self.at)}
+            for sample in body["samples"]
+        ]
+        machine = self.machine
+        post = telemetry.Post(machine.public_id, machine.secret_hash, samples, self.at)
+        return Response({"kept": telemetry.keep([post])[0] or 0})
 
 
 class Events(AgentEndpoint):
@@ -230,7 +238,9 @@ class Events(AgentEndpoint):
     @extend_schema(request=fields.EventsFields, responses=_ANSWER)
     def post(self, request: Request) -> Response:
         body = self.read(fields.EventsFields, request)
-        acknowledged, changed = health.record_events(machine=self.machine, events=body["events"], at=self.at)
+        acknowledged, changed = health.record_events(
+            machine=self.machine, events=body["events"], sent_at=body["sent_at"], at=self.at
+        )
         if changed:
             self.offers_changed()
         return Response({"acknowledged": acknowledged})
@@ -254,7 +264,13 @@ def _rejected(taken: inventories.Taken) -> list[dict[str, str]]:
     return [{"uuid": card.uuid, "code": card.refusal.code, "detail": str(card.refusal)} for card in taken.rejected]
 
 
-def _offset_ms(sent_at: Any, at: Any) -> int | None:
+def _journal(gap: dict[str, Any] | None) -> connections.Journal | None:
+    if gap is None:
+        return None
+    return connections.Journal(since=gap["from"], until=gap["to"], boot_id=gap["boot_id"], ran=gap["ran"])
+
+
+def offset_ms(sent_at: Any, at: Any) -> int | None:
     """How far the host's clock is ahead; bounded, since a clock may be anywhere."""
     if sent_at is None:
         return None

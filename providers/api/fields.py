@@ -123,6 +123,22 @@ class RunningFields(serializers.Serializer):
     container_started_at = serializers.DateTimeField(allow_null=True, default=None)
 
 
+class GapFields(serializers.Serializer):
+    """What the host's own journal says of a time in which it reached nobody: ``from``, ``to``, and whether the agent ran."""
+
+    to = serializers.DateTimeField()
+    boot_id = serializers.CharField(max_length=64)
+    ran = serializers.BooleanField()
+
+    def get_fields(self) -> dict[str, serializers.Field]:
+        return {"from": serializers.DateTimeField(), **super().get_fields()}  # a word of Python's own
+
+    def validate(self, gap: dict[str, Any]) -> dict[str, Any]:
+        if gap["to"] < gap["from"]:
+            raise serializers.ValidationError({"to": "A gap ends after it begins."})
+        return gap
+
+
 class HeartbeatFields(serializers.Serializer):
     boot_id = serializers.CharField(max_length=64)
     sequence = serializers.IntegerField(min_value=0, max_value=_BIG, default=0)
@@ -132,6 +148,7 @@ class HeartbeatFields(serializers.Serializer):
         child=RunningFields(), max_length=1000, default=list
     )
     nvml = serializers.ChoiceField(["ok", "hung", "absent"], default="ok")
+    gap = GapFields(allow_null=True, default=None)
 
 
 class ReportFields(serializers.Serializer):
@@ -225,6 +242,8 @@ class SampleFields(serializers.Serializer):
 
 class TelemetryFields(serializers.Serializer):
     samples: serializers.ListSerializer = serializers.ListSerializer(child=SampleFields(), max_length=MOST_SAMPLES)
+    # What the clock that the samples' times are of says when they are sent.
+    sent_at = serializers.DateTimeField(allow_null=True, default=None)
 
 
 class EventFields(serializers.Serializer):
@@ -232,7 +251,7 @@ class EventFields(serializers.Serializer):
     sequence = serializers.IntegerField(min_value=0, max_value=_BIG)
     at = serializers.DateTimeField()
     kind = serializers.ChoiceField(
-        ["xid", "ecc", "gpu_lost", "gpu_back", "driver_changed", "docker_down", "docker_up", "boot"]
+        ["xid", "ecc", "thermal", "gpu_lost", "gpu_back", "driver_changed", "docker_down", "docker_up", "boot"]
     )
     gpu_uuid = Word(max_length=80)
     data = serializers.DictField(allow_empty=True, default=dict)  # type: ignore[assignment]  # the contract's name for it
@@ -252,3 +271,4 @@ class EventFields(serializers.Serializer):
 
 class EventsFields(serializers.Serializer):
     events: serializers.ListSerializer = serializers.ListSerializer(child=EventFields(), max_length=MOST_EVENTS)
+    sent_at = serializers.DateTimeField(allow_null=True, default=None)  # as that of telemetry

@@ -63,7 +63,9 @@ class Machine(models.Model):
     host: Any = models.JSONField(_("host facts"), default=dict)  # the protocol's Inventory.host as last reported
     cuda_version = models.CharField(_("CUDA version"), max_length=12, blank=True)
     driver_version = models.CharField(_("driver version"), max_length=24, blank=True)
+    # How far its clock is ahead of ours, smoothed; one that is far from it waits beside it for the next beat to confirm it.
     clock_offset_ms = models.IntegerField(_("clock offset, ms"), null=True, blank=True)
+    clock_candidate_ms = models.IntegerField(_("clock perhaps ahead by, ms"), null=True, blank=True)
     nvml = models.CharField(_("NVML"), max_length=8, default="ok")
 
     revision = models.BigIntegerField(_("revision"), default=0)
@@ -72,6 +74,8 @@ class Machine(models.Model):
     connected_since = models.DateTimeField(_("connected since"), null=True, blank=True)
     offline_since = models.DateTimeField(_("offline since"), null=True, blank=True)
     lost_at = models.DateTimeField(_("lost at"), null=True, blank=True)
+    # Its connection keeps breaking: its offers wait until then.
+    unsettled_until = models.DateTimeField(_("unsettled until"), null=True, blank=True)
     draining = models.BooleanField(_("draining"), default=False)
     hidden_at = models.DateTimeField(_("hidden by the provider at"), null=True, blank=True)
     paused_at = models.DateTimeField(_("paused by an admin at"), null=True, blank=True)
@@ -90,7 +94,7 @@ class Machine(models.Model):
                 fields=["provider", "name"], condition=Q(retired_at=None), name="machine_name_is_unique"
             ),
         ]
-        indexes = [models.Index(fields=["last_seen_at"], name="machine_last_seen")]
+        # No index has last_seen_at: each heartbeat would write to every index of the table.
 
     def __str__(self) -> str:
         return self.name
@@ -102,6 +106,10 @@ class Machine(models.Model):
             and self.last_seen_at is not None
             and (at - self.last_seen_at).total_seconds() < offline_seconds
         )
+
+    def is_unsettled(self, at: datetime) -> bool:
+        """Its connection broke so often that its offers wait."""
+        return self.unsettled_until is not None and at < self.unsettled_until
 
 
 class GpuQuerySet(models.QuerySet["Gpu"]):

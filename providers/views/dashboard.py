@@ -165,7 +165,7 @@ def _money(desk: Desk) -> list[dict[str, Any]]:
     if desk.method is None:
         note = _("Earnings wait in your account until the platform knows where to send them.")
         found.append(
-            _matter("warn", _("No wallet is connected"), note, reverse("providers:payouts"), _("Connect a wallet"))
+            _matter("warn", _("There is nowhere to pay to yet"), note, reverse("providers:payouts"), _("Open payouts"))
         )
     return found
 

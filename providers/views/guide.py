@@ -9,21 +9,25 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
 from gpunex.policy.models import Policy, Tier, TierPolicy
+from payouts.bank import details
 from providers.applications import DOCKER_LEAST, TOOLKIT_LEAST
 from providers.models import GpuModel
+from providers.places import country_name
 
 
 @login_not_required
 @require_safe
 def guide(request: HttpRequest) -> HttpResponse:
     language = "ar" if (get_language() or "").startswith("ar") else "en"
+    policy = Policy.load()
     community, enterprise = (_figures(TierPolicy.of(tier)) for tier in (Tier.COMMUNITY, Tier.ENTERPRISE))
     return render(
         request,
         f"guide/{language}.html",
         {
             "nav": "guide",
-            "policy": Policy.load(),
+            "policy": policy,
+            "bank_countries": sorted(country_name(code) for code in details.served_countries(policy)),
             "community": community,
             "enterprise": enterprise,
             "tiers": [community, enterprise],

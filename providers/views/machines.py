@@ -1,7 +1,6 @@
 """The machines: a list to find one in, and each one's page."""
 
 from datetime import datetime, timedelta
-from statistics import median
 from typing import Any
 from uuid import UUID
 
@@ -14,20 +13,19 @@ from django.utils.translation import gettext_lazy as _lazy
 from django.views.decorators.http import require_safe
 
 from gpunex.desk import Desk, is_troubled
-from gpunex.kit import show
 from gpunex.kit.time import zone
 from gpunex.policy.models import Tier
 from providers import declarations, fleet, places, tiers
 from providers.fleet import Hidden, Host, Standing
 from providers.models import Gpu, Machine, MaintenanceWindow
 from providers.views import income, words
+from providers.views import telemetry as readings
 from providers.views.access import provider_page
 from providers.views.dashboard import machine_row
-from reliability import health
+from reliability import telemetry
 from reliability.models import Sample
 
 A_PAGE = 25
-TELEMETRY = timedelta(hours=1)
 FRESH = timedelta(minutes=3)  # an older reading says its age
 READINGS = (
     ("temperature_c", _lazy("Temperature"), "°C", 0),
@@ -148,7 +146,9 @@ def machine_page(
     desk: Desk = request.desk
     at, row = desk.at, Machine.objects.select_related("provider").get(pk=host.machine.pk)
     live = bool(request.headers.get("HX-Request")) and request.method == "GET"
-    samples = _samples(host, at)
+    if live and request.headers.get("HX-Target") == "readings":
+        context = {"machine": row, "at": at, "readings": readings.readings(request, host, at=at)}
+        return render(request, "providers/machine.html#readings", context)
     context: dict[str, Any] = {
         "nav": "machines",
         "host": host,
@@ -157,9 +157,8 @@ def machine_page(
         "live": live,
         "said": words.host_said(host, at),
         "models": words.models_of(host),
-        "gpus": _gpus(host, samples, health.last_samples(row), at),
-        "telemetry": [{"gpu": card.gpu, "marks": _marks(samples.get(card.gpu.pk, []))} for card in host.cards],
-        "has_telemetry": bool(samples),
+        "clock": readings.clock(row),
+        "gpus": _gpus(host, telemetry.last_samples(row), at),
         "rented": host.counts[Standing.RENTED],
     }
     if live:
@@ -167,6 +166,8 @@ def machine_page(
     windows = MaintenanceWindow.objects.filter(machine=row, cancelled_at=None, ends_at__gt=at).order_by("starts_at")
     zone_name = host.schedule.timezone if host.schedule else "UTC"
     context |= {
+        "readings": readings.readings(request, host, at=at),
+        "gaps": readings.gaps(row, at=at),
         "refusal": refusal,
         "form": form or MaintenanceForm(),
         "zone": zone_name,
@@ -200,20 +201,11 @@ def _place(machine: Machine) -> str:
     return _(", ").join(part for part in parts if part)
 
 
-def _samples(host: Host, at: datetime) -> dict[int, list[Sample]]:
-    """The last hour's readings by GPU, oldest first."""
-    found: dict[int, list[Sample]] = {}
-    rows = Sample.objects.filter(gpu__in=[card.gpu.pk for card in host.cards], at__gt=at - TELEMETRY)
-    for sample in rows.order_by("at"):
-        found.setdefault(sample.gpu_id, []).append(sample)
-    return found
-
-
-def _gpus(host: Host, samples: dict[int, list[Sample]], last: dict[int, Sample], at: datetime) -> list[dict[str, Any]]:
+def _gpus(host: Host, last: dict[int, Sample], at: datetime) -> list[dict[str, Any]]:
     facts = dict(Gpu.objects.filter(pk__in=[card.gpu.pk for card in host.cards]).values_list("pk", "facts"))
     rows = []
     for card in host.cards:
-        newest = samples[card.gpu.pk][-1] if card.gpu.pk in samples else last.get(card.gpu.pk)
+        newest = last.get(card.gpu.pk)
         rows.append(
             {
                 "card": card,
@@ -244,29 +236,3 @@ def _now(sample: Sample | None) -> list[dict[str, Any]]:
 def _reading(sample: Sample, name: str) -> float | None:
     value = getattr(sample, name)
     return value / 1024 if value is not None and name == "memory_used_mib" else value
-
-
-def _marks(samples: list[Sample]) -> list[dict[str, Any]]:
-    """A trend for each reading, with its least, middle and most for those who want numbers."""
-    marks = []
-    for name, label, unit, places_ in READINGS:
-        values = [value for value in (_reading(sample, name) for sample in samples) if value is not None]
-        if not values:
-            marks.append({"label": label, "values": [], "unit": unit})
-            continue
-        low, high = show.cut(min(values), places_), show.cut(max(values), places_)
-        marks.append(
-            {
-                "label": label,
-                "values": values,
-                "unit": unit,
-                "places": places_,
-                "last": values[-1],
-                "low": min(values),
-                "middle": median(values),
-                "high": max(values),
-                "says": _("%(reading)s in the last hour, %(low)s to %(high)s %(unit)s")
-                % {"reading": label, "low": low, "high": high, "unit": unit},
-            }
-        )
-    return marks

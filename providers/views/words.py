@@ -148,6 +148,12 @@ _HIDDEN: dict[Hidden, Any] = {
         _("The NVIDIA driver of the host hangs, so nothing can be started on its GPUs."),
         _("Restart the host. If it happens again, update the driver."),
     ),
+    Hidden.UNSETTLED: lambda: (
+        "warn",
+        _("Connected, its connection keeps breaking"),
+        _("It broke off three times within 30 minutes. Its offers wait until it has been steady again; rentals that run go on."),
+        _("The gaps below tell network and restarts apart."),
+    ),
     Hidden.SIMULATED: lambda: (
         "idle",
         _("Simulated, not offered"),

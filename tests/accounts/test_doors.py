@@ -124,6 +124,8 @@ MAILS = [
     "mfa/email/totp_activated",
     "mfa/email/totp_deactivated",
     "mfa/email/recovery_codes_generated",
+    "mfa/email/webauthn_added",
+    "mfa/email/webauthn_removed",
 ]
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,40 @@ def test_a_card_that_holds_memory_is_in_use(host: Host) -> None:
     assert inventory.in_use(GPUS[0])
     host.driver.now = reading(GPUS[0], used=1)
     assert not inventory.in_use(GPUS[0])
+
+
+def counted(uuid: str, **counters: int) -> Reading:
+    return replace(reading(uuid), samples=[Sample(gpu_uuid=uuid, **counters)])
+
+
+@pytest.mark.case("agent-13", "agent-14")
+def test_counters_of_the_memory_are_events_when_they_grow_and_only_then(host: Host) -> None:
+    inventory = host.inventory()
+    for value in (0, 2, 2, 0, 5_000_000, 0):
+        host.driver.now = counted(GPUS[0], ecc_uncorrected=value)
+        inventory.look()
+    assert [(event["kind"], event["data"]) for event in host.outbox.take_events()] == [
+        ("ecc", {"counter": "uncorrected", "before": 0, "after": 2})
+    ]
+    assert health(inventory) == {GPUS[0]: "degraded"}
+
+
+def test_a_row_that_could_not_be_remapped_is_fatal_again_after_each_restart(host: Host) -> None:
+    for boot in ("boot-1", "boot-2"):
+        inventory = host.inventory(boot)
+        host.driver.now = counted(GPUS[0], row_remap_failed=1, row_remap_pending=0)
+        inventory.look()
+        inventory.look()
+        assert health(inventory) == {GPUS[0]: "fatal"}
+    assert host.kinds() == ["ecc", "ecc"]
+
+
+def test_pages_that_wait_degrade_until_the_restart_that_retires_them(host: Host) -> None:
+    inventory = host.inventory()
+    host.driver.now = counted(GPUS[0], pages_pending=1)
+    inventory.look()
+    assert health(inventory) == {GPUS[0]: "degraded"}
+    host.driver.now = counted(GPUS[0], pages_pending=0)
+    after = host.inventory("boot-2")
+    after.look()
+    assert health(after) == {GPUS[0]: "ok"}

@@ -13,16 +13,19 @@ from django.test.utils import CaptureQueriesContext
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure beside its peer's. ``ratio`` is value over peer's value; the target bounds it, or the value, and says so."""
+    """A figure beside its peer's. ``ratio`` is value over peer's value; the target bounds it, the value, or both, and says so.
+
+    ``ok`` is None where the peer could not be had: then there is nothing to hold the figure against.
+    """
 
     name: str
     value: float
     unit: str
     peer: str
-    peer_value: float
-    ratio: float
+    peer_value: float | None
+    ratio: float | None
     target: str
-    ok: bool
+    ok: bool | None
 
     def as_row(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,8 +44,10 @@ def bench(group: str) -> Callable[[Bench], Bench]:
     return register
 
 
-def lasts(name: str, seconds: float, *, peer: str, peer_seconds: float, at_most: float) -> Measured:
-    """A duration: good if it is at most so many times the peer's."""
+def lasts(
+    name: str, seconds: float, *, peer: str, peer_seconds: float, at_most: float, within: float | None = None
+) -> Measured:
+    """A duration: good if it is at most so many times the peer's, and ``within`` so many seconds if that is given."""
     ratio = seconds / peer_seconds
     return Measured(
         name,
@@ -51,13 +56,25 @@ def lasts(name: str, seconds: float, *, peer: str, peer_seconds: float, at_most:
         peer,
         _short(peer_seconds * 1000),
         _short(ratio),
-        f"ratio <= {at_most:g}",
-        ratio <= at_most,
+        f"ratio <= {at_most:g}" + (f" and within {within:g} s" if within else ""),
+        ratio <= at_most and (within is None or seconds <= within),
     )
 
 
-def passes(name: str, a_second: float, unit: str, *, peer: str, peer_a_second: float, at_least: float) -> Measured:
-    """A throughput: good if it is at least such a share of the peer's."""
+def passes(
+    name: str,
+    a_second: float,
+    unit: str,
+    *,
+    peer: str,
+    peer_a_second: float | None,
+    at_least: float,
+    floor: float | None = None,
+) -> Measured:
+    """A throughput: good if it is at least such a share of the peer's, and not below ``floor`` if that is given."""
+    target = f"ratio >= {at_least:g}" + (f" and >= {floor:g} {unit}" if floor else "")
+    if peer_a_second is None:
+        return Measured(name, _short(a_second), unit, peer, None, None, target, None)
     ratio = a_second / peer_a_second
     return Measured(
         name,
@@ -66,8 +83,8 @@ def passes(name: str, a_second: float, unit: str, *, peer: str, peer_a_second: f
         peer,
         _short(peer_a_second),
         _short(ratio),
-        f"ratio >= {at_least:g}",
-        ratio >= at_least,
+        target,
+        ratio >= at_least and (floor is None or a_second >= floor),
     )
 
 

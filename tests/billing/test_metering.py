@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
+from django.db.models import Sum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from billing import ledger, metering
 from billing.ledger import Kind, NotEnoughMoney
 from billing.models import Meter, Transfer
 from gpunex.accounts.models import Organisation
+from gpunex.kit.conflicts import retrying
+from gpunex.kit.money import as_decimal_string, parse_usdc
 
 from .conftest import USDC, fund, organisation, owned, start_meter
 from .test_ledger import together
@@ -72,6 +75,63 @@ def test_the_known_vectors_come_out_exactly_at_random_ticks(
     assert owned(provider, Kind.PROVIDER_PAYABLE) == gross - fee
     assert ledger.balance(ledger.account(Kind.FEE)) == fee
     assert ledger.verify_books().drift_micro == 0
+
+
+@pytest.mark.case("money-F17", "money-F20", "money-F21")
+@pytest.mark.parametrize(
+    ("price", "hours", "exact"),
+    [
+        ("0.067", 55, "3.685"),
+        ("2.01", 1, "2.01"),
+        ("2.05", 3, "6.15"),
+        ("4.02", 7, "28.14"),
+        ("1.005", 9, "9.045"),
+        ("4.1", 11, "45.10"),
+        ("17.97", 1, "17.97"),
+    ],
+)
+def test_what_floats_get_wrong_comes_out_exactly_in_quote_meter_and_ledger(
+    renter: Organisation, provider: Organisation, noon: datetime, price: str, hours: int, exact: str
+) -> None:
+    rate, total = parse_usdc(price), parse_usdc(exact)
+    assert metering.gross_of(rate, hours * 3600) == total
+    meter = start_meter(renter, provider, at=noon, rate=rate, fee_bps=800)
+    for hour in range(1, hours + 1):
+        prove_and_settle(meter, noon + hour * HOUR)
+    charged = Transfer.objects.filter(reference=str(meter.public_id)).aggregate(total=Sum("amount_micro"))["total"]
+    assert (meter.billed_gross_micro, charged, owned(renter)) == (total, total, 100 * USDC - total)
+    assert as_decimal_string(charged) == exact
+
+
+@pytest.mark.case("money-F18")
+def test_eighty_one_lines_sum_to_the_total_and_not_to_their_own_roundings(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
+    meter = start_meter(renter, provider, at=noon, rate=1_234_567, fee_bps=777)
+    for line in range(1, 82):
+        prove_and_settle(meter, noon + line * 41 * SECOND)
+    lines = list(Transfer.objects.filter(kind="charge").values_list("amount_micro", flat=True))
+    fees = list(Transfer.objects.filter(kind="fee").values_list("amount_micro", flat=True))
+    assert len(lines) == 81
+    assert sum(lines) + sum(fees) == metering.gross_of(1_234_567, 81 * 41) == meter.billed_gross_micro
+    assert sum(fees) == metering.fee_of(meter.billed_gross_micro, 777)
+    assert (
+        81 * metering.gross_of(1_234_567, 41) != meter.billed_gross_micro
+    )  # what pricing each line alone would have billed
+
+
+@pytest.mark.case("money-F15", "money-F25")
+def test_a_charges_key_names_its_window_so_windows_never_merge_and_no_time_of_day_makes_two(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
+    meter = start_meter(renter, provider, at=noon, rate=3_600_000)
+    metering.prove(until={meter.pk: noon + 60 * SECOND})
+    for milliseconds in (0, 3, 250):  # two jobs compute the same window, some milliseconds apart
+        metering.settle_payer(organisation=renter, at=noon + 60 * SECOND + timedelta(milliseconds=milliseconds))
+    prove_and_settle(meter, noon + 120 * SECOND)
+    keys = list(Transfer.objects.filter(kind="charge").order_by("pk").values_list("key", flat=True))
+    assert keys == [f"meter:{meter.public_id}:{seconds}:net" for seconds in (60, 120)]
+    assert meter.billed_gross_micro == 120_000
 
 
 @pytest.mark.spec("G1")
@@ -278,6 +338,121 @@ def test_one_payer_whose_books_refuse_does_not_stop_the_others(noon: datetime) -
     metering.prove(until={meter.pk: noon + 60 * SECOND for meter in meters})
     assert metering.settle_payees(at=noon + 60 * SECOND) == 2
     assert [Meter.objects.get(pk=meter.pk).billed_seconds for meter in meters] == [60, 0, 60]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_bad_meter_stops_neither_its_payers_other_rentals_nor_their_end(noon: datetime) -> None:
+    payer, provider = organisation("payer"), organisation("provider")
+    fund(payer, USDC, at=noon)
+    good, bad, last = (start_meter(payer, provider, at=noon, rate=3600) for _ in range(3))
+    ledger.post(
+        key=f"meter:{bad.public_id}:60:net",
+        debit=ledger.account(Kind.ADJUSTMENTS),
+        credit=ledger.account(Kind.LOSS),
+        amount_micro=1,
+        kind="adjustment",
+        at=noon,
+    )
+    minute = noon + 60 * SECOND
+    metering.prove(until={meter.pk: minute for meter in (good, bad, last)})
+    assert metering.settle_payees(at=minute) == 0
+    assert [Meter.objects.get(pk=meter.pk).billed_seconds for meter in (good, bad, last)] == [60, 0, 60]
+    # It ends all the same; the bad one stays open and due until somebody has put it right.
+    assert metering.close_meter(meter=last, ended_at=minute, at=minute).closed
+    assert not metering.close_meter(meter=bad, ended_at=minute, at=minute).closed
+    assert metering.close_meter(meter=good, ended_at=minute, at=minute).billed_seconds == 60
+    assert ledger.verify_books().problems == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_ten_rentals_deposits_and_settlements_at_once_never_overdraw_the_balance(noon: datetime) -> None:
+    renter, providers = organisation("renter"), [organisation(f"p{i}") for i in range(3)]
+    fund(renter, 2 * USDC, at=noon)
+    meters: list[Meter] = []
+
+    def act(number: int) -> None:
+        if number < 10:
+            meters.append(start_meter(renter, providers[number % 3], at=noon, rate=USDC + number, fee_bps=1000))
+        for step in range(1, 6):
+            at = noon + step * 20 * 60 * SECOND + number * SECOND
+            if number == 10:
+                fund(renter, USDC // 3, at=at)
+            elif number == 11:
+                metering.settle_payees(at=at)
+            else:
+                metering.prove(until={meter.pk: at for meter in list(meters)})
+                metering.settle_payer(organisation=renter, at=at)
+            if number in (3, 4) and step == 4:
+                metering.close_meter(meter=meters[number - 3], ended_at=at, at=at)
+            assert owned(renter) >= 0
+
+    assert not [result for result in together(12, retrying(act)) if result is not None]
+    late = noon + 10 * HOUR
+    metering.prove(until={meter.pk: late for meter in Meter.objects.filter(closed=False)})
+    metering.settle_payees(at=late)
+    deposited = 2 * USDC + 5 * (USDC // 3)
+    billed = sum(meter.billed_gross_micro for meter in Meter.objects.all())
+    assert owned(renter) == deposited - billed
+    assert 0 <= owned(renter) <= 10 * 300 + 10
+    assert ledger.verify_books().problems == []
+
+
+def test_given_back_is_kept_and_never_more_than_billed(
+    renter: Organisation, provider: Organisation, noon: datetime
+) -> None:
+    meter = start_meter(renter, provider, at=noon, rate=3_600_000)
+    prove_and_settle(meter, noon + 10 * SECOND)
+    metering.note_refund(meter, 6000)
+    with pytest.raises(metering.RefundTooLarge) as caught:
+        metering.note_refund(meter, 4001)
+    assert (meter.refunded_micro, caught.value.left_micro) == (6000, 4000)
+    metering.note_refund(meter, -6000)
+    with pytest.raises(metering.RefundTooLarge):
+        metering.note_refund(meter, -1)
+    assert Meter.objects.get(pk=meter.pk).refunded_micro == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "days"),
+    [
+        (
+            datetime(2028, 2, 28, 12, tzinfo=UTC),
+            datetime(2028, 3, 1, 12, tzinfo=UTC),
+            {"02-28": 43_200, "02-29": 86_400, "03-01": 43_200},
+        ),
+        (
+            datetime(2026, 12, 31, 23, 30, tzinfo=UTC),
+            datetime(2027, 1, 1, 0, 30, tzinfo=UTC),
+            {"12-31": 1800, "01-01": 1800},
+        ),
+        # 20:00 and 23:00 UTC are two dates in Paris, and one of ours.
+        (datetime(2026, 5, 30, 20, tzinfo=UTC), datetime(2026, 5, 30, 23, tzinfo=UTC), {"05-30": 10_800}),
+    ],
+)
+@pytest.mark.case("money-F23")
+def test_leap_days_new_year_and_other_zones_neither_add_nor_lose_a_second(
+    renter: Organisation, provider: Organisation, start: datetime, end: datetime, days: dict[str, int]
+) -> None:
+    meter = start_meter(renter, provider, at=start, rate=USDC)
+    prove_and_settle(meter, end)
+    found = {
+        f"{row.effective_at.astimezone(UTC):%m-%d}": row.data["to"] - row.data["from"]
+        for row in Transfer.objects.filter(kind="charge")
+    }
+    assert found == days
+    assert meter.billed_gross_micro == metering.gross_of(USDC, sum(days.values()))
+
+
+@pytest.mark.spec("H1")
+@pytest.mark.parametrize("cut", [datetime(2026, 10, 19, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)])
+def test_a_payouts_cut_off_splits_a_charge_so_each_second_is_in_one_period(
+    renter: Organisation, provider: Organisation, cut: datetime
+) -> None:
+    meter = start_meter(renter, provider, at=cut - 90 * SECOND, rate=3_600_000, fee_bps=0)
+    prove_and_settle(meter, cut + 30 * SECOND)
+    before = Transfer.objects.filter(kind="charge", effective_at__lt=cut).aggregate(sum=Sum("amount_micro"))["sum"]
+    after = Transfer.objects.filter(kind="charge", effective_at__gte=cut).aggregate(sum=Sum("amount_micro"))["sum"]
+    assert (before, after) == (90_000, 30_000)
 
 
 @pytest.mark.django_db(transaction=True)

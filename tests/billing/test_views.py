@@ -14,6 +14,7 @@ from billing import deposits, metering
 from gpunex.accounts.models import Organisation
 from providers.models import Provider
 from tests import chainkit
+from tests.signin import confirm
 
 from .conftest import USDC, fund, organisation, person, start_meter
 
@@ -25,9 +26,10 @@ def text_of(body: bytes) -> str:
 
 
 def client_of(org: Organisation) -> Client:
+    """The organisation's maker at a browser, who confirmed a moment ago."""
     client = Client()
     client.force_login(org.created_by, backend=BACKEND)
-    return client
+    return confirm(client, org.created_by)
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +148,7 @@ def test_earnings_show_posted_and_accruing_apart_and_every_table_sums(
         assert sum(amounts.net_micro for amounts in earned.units.values()) == total.net_micro
         assert sum(amounts.fee_micro for amounts in earned.units.values()) == total.fee_micro
         assert sum(earned.days.values()) == total.net_micro
-        assert "accruing" in text_of(page.content)
+        assert "Accruing" in text_of(page.content)
 
 
 def test_the_queries_of_the_earnings_do_not_grow_with_the_rentals(

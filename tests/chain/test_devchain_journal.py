@@ -11,7 +11,7 @@ from solders.keypair import Keypair
 
 from gpunex.chain import devchain, faucet
 from gpunex.chain.addresses import ata
-from gpunex.chain.rpc import Rpc, RpcUnavailable
+from gpunex.chain.rpc import TOKEN_PROGRAM, Rpc, RpcUnavailable
 from gpunex.chain.transfers import load_key
 from tests.chain.running import USDC, RunningChain, free_port, new_wallet
 
@@ -37,6 +37,7 @@ def test_a_killed_chain_comes_back_with_every_balance_and_all_history(fresh_chai
             "mint": fresh_chain.mint,
             "lamports": [rpc.get_balance(address) for address in addresses],
             "usdc": [fresh_chain.balance(address) for address in addresses],
+            "holdings": [rpc.get_token_holdings(address, TOKEN_PROGRAM) for address in addresses],
             "rows": rows,
             "transactions": [rpc.get_transaction(row["signature"]) for row in rows],
             "statuses": rpc.get_signature_statuses([paid.signature, failed.signature, in_flight.signature]),

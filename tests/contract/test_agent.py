@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from gpunex.policy.models import Policy
 from providers import keys, workloads
 from providers.models import Gpu, GpuClaim, Machine, Provider, Workload
 from reliability import scores
-from reliability.models import Benchmark, Connection, HealthEvent, Sample
+from reliability.models import Benchmark, Connection, Gap, HealthEvent, Sample
 from tests import hosts
 from tests.agent.conftest import AgentProcess
 from tests.server import Server, clock, wait_for
@@ -297,3 +298,27 @@ def test_an_uninstalled_host_is_retired(agents: Agents, provider: Provider, tmp_
     machine.refresh_from_db()
     assert machine.retired_at is not None
     assert uuid.UUID(str(machine.public_id))
+
+
+@pytest.mark.spec("B4", "I1")
+def test_a_gap_in_which_the_agent_ran_on_is_told_apart(agents: Agents, provider: Provider, live: Server) -> None:
+    Policy.objects.update_or_create(pk=1, defaults={"heartbeat_seconds": 1, "offline_seconds": 3})
+    agent, machine = started(agents, provider)
+    live.kill()
+    killed = timezone.now()
+    wait_for(lambda: timezone.now() > killed + timedelta(seconds=7), what="a gap")
+    live.start()
+    gap = wait_for(lambda: Gap.objects.filter(machine=machine).first(), what="the gap", seconds=60)
+    assert gap.kind == Gap.Kind.JOURNALLED
+    assert gap.evidence["ran"] is True
+    assert agent.child is not None
+    assert agent.child.poll() is None
+    live.kill()
+    agent.kill()
+    killed = timezone.now()
+    wait_for(lambda: timezone.now() > killed + timedelta(seconds=50), what="a gap without the agent", seconds=60)
+    live.start()
+    agent.start(key=None, simulate="rtx4090x2")
+    second = wait_for(lambda: Gap.objects.filter(machine=machine).exclude(pk=gap.pk).first(), what="it", seconds=60)
+    assert second.kind == Gap.Kind.UNKNOWN
+    assert second.evidence["ran"] is False

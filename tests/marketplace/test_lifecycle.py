@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from billing import ledger, metering
+from billing import adjustments, debts, ledger, metering
 from billing.ledger import Kind
 from billing.metering import gross_of
-from billing.models import Transfer
+from billing.models import Meter, Transfer
 from gpunex.accounts.models import Notice, Organisation
 from gpunex.outbox.models import Message
 from marketplace import lifecycle, rentals
@@ -18,7 +18,19 @@ from providers import workloads
 from providers.models import GpuClaim, Machine, Schedule, Workload
 from providers.workloads import Report
 from reliability.models import Incident, Outcome
-from tests.marketplace.conftest import USDC, fund, heartbeat, offer, owned, provider, rent, renter_with, report, run_for
+from tests.marketplace.conftest import (
+    USDC,
+    fund,
+    heartbeat,
+    offer,
+    owned,
+    person,
+    provider,
+    rent,
+    renter_with,
+    report,
+    run_for,
+)
 
 State, Cause = Rental.State, Rental.Cause
 
@@ -209,7 +221,6 @@ def test_a_deposit_moves_the_deadline_of_what_runs(noon: datetime, db: None):
     listing, poor = offer(at=noon), renter_with(USDC, at=noon)
     rental = rent(poor, listing, at=noon)
     at = run_for(rental, 600, at=noon)
-    assert Notice.objects.filter(organisation=poor, event="marketplace.balance_low").count() == 1
     fund(poor, USDC, at=at)
     rentals.prove(at=at)
     assert Workload.objects.get(job__rental=rental).stop_at == noon + timedelta(hours=2)
@@ -251,6 +262,42 @@ def test_a_lost_machine_ends_the_charge_at_its_last_proof_and_the_tiers_credit_i
     assert not GpuClaim.objects.current(lost).filter(reference=rental.public_id).exists()
     assert rentals.end_overdue(at=lost + timedelta(minutes=1)) == 0
     assert Transfer.objects.filter(kind="credit").count() == (2 if covered else 1)
+
+
+def test_what_the_earnings_do_not_cover_of_a_credit_is_advanced_and_becomes_the_providers_debt(
+    renter: Organisation, noon: datetime
+):
+    owner = provider(at=noon, tier="enterprise")
+    rental = rent(renter, offer(at=noon, owner=owner), at=noon)
+    last = run_for(rental, 7200, at=noon)
+    metering.settle_payees(payees=[owner.organisation], at=last)
+    payable = ledger.account(Kind.PROVIDER_PAYABLE, organisation=owner.organisation)
+    transit = ledger.account(Kind.IN_TRANSIT, organisation=owner.organisation, reference="payout-1")
+    taken = ledger.balance(payable) - 300_000
+    ledger.post(key="out", debit=payable, credit=transit, amount_micro=taken, kind="payout", at=last)
+    report(rental, "finished", at=last, cause="gpu_lost")
+    assert owned(renter) == 100 * USDC  # two hours at one USDC were charged and, in this tier, credited whole, at once
+    assert debts.open_debt(owner.organisation) == 2 * USDC - 300_000
+    assert Message.objects.filter(event="debt_owed", to=owner.organisation.created_by.email).count() == 1
+    assert Meter.objects.get().refunded_micro == 2 * USDC
+    assert ledger.verify_books().problems == []
+
+
+def test_a_refund_before_the_break_is_part_of_what_is_given_back(
+    renter: Organisation, listing: Listing, noon: datetime
+):
+    rental = rent(renter, listing, at=noon)
+    at = run_for(rental, 900, at=noon)
+    metering.settle_payees(at=at)
+    rental.refresh_from_db()
+    staff = [person(name, is_staff=True) for name in ("first", "second")]
+    asked = adjustments.ask_refund(
+        meter=rental.meter, amount_micro=200_000, from_earnings=False, reason="slow", by=staff[0], at=at
+    )
+    adjustments.make(adjustment=asked, by=staff[1], at=at)
+    report(rental, "finished", at=at, cause="gpu_lost")
+    assert owned(renter) == 100 * USDC  # never more than the 250,000 that were charged
+    assert ledger.verify_books().problems == []
 
 
 def test_the_credit_is_never_more_than_was_charged(renter: Organisation, listing: Listing, noon: datetime):

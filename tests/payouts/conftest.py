@@ -7,29 +7,42 @@ from pathlib import Path
 
 import pytest
 from pytest_django import Settings
+from solders.keypair import Keypair
 
 from billing import deposits, ledger, metering, treasury
 from billing.ledger import Kind, Move, Posting
+from billing.models import Account
 from gpunex.accounts.models import Organisation, User
-from payouts import failpoints, methods, usdc
+from payouts import failpoints, usdc
 from payouts.models import Payout, PayoutMethod
 from tests import chainkit
 from tests.billing.conftest import USDC, organisation, owned, person
+from tests.wallets import connect_wallet
 
 __all__ = ["USDC", "organisation", "owned", "person"]
 
 
 def earn(org: Organisation, micro: int, *, at: datetime) -> None:
     """Earnings in the books and the same money in the treasury on chain, as deposit, sweep and charge would leave them."""
+    _bring(org, micro, kind=Kind.PROVIDER_PAYABLE, at=at)
+    Account.objects.filter(kind=Kind.PROVIDER_PAYABLE, organisation=org, created_at__gt=at).update(created_at=at)
+
+
+def fill(org: Organisation, micro: int, *, at: datetime) -> None:
+    """A prepaid balance in the books and the same money in the treasury on chain, as deposit and sweep would leave it."""
+    _bring(org, micro, kind=Kind.RENTER_BALANCE, at=at)
+
+
+def _bring(org: Organisation, micro: int, *, kind: str, at: datetime) -> None:
     chainkit.give(treasury.address(), micro)
     deposits.find_deposits(at=at)
     metering.move_and_fund(
         organisation=org,
         postings=[
             Posting(
-                key=f"earned:{uuid.uuid4()}",
+                key=f"brought:{uuid.uuid4()}",
                 debit=ledger.account(Kind.UNMATCHED),
-                credit=ledger.account(Kind.PROVIDER_PAYABLE, organisation=org),
+                credit=ledger.account(kind, organisation=org),
                 amount_micro=micro,
                 kind=Move.ADJUSTMENT,
             )
@@ -38,14 +51,14 @@ def earn(org: Organisation, micro: int, *, at: datetime) -> None:
     )
 
 
-def connect(org: Organisation, *, at: datetime) -> PayoutMethod:
-    return methods.connect_wallet(organisation=org, address=chainkit.wallet(), by=org.created_by, at=at)
+def connect(org: Organisation, *, at: datetime, key: Keypair | None = None) -> PayoutMethod:
+    return connect_wallet(org, at=at, key=key)
 
 
-def provider_with(micro: int, *, at: datetime) -> Organisation:
+def provider_with(micro: int, *, at: datetime, key: Keypair | None = None) -> Organisation:
     org = organisation("provider")
     earn(org, micro, at=at)
-    connect(org, at=at)
+    connect(org, at=at, key=key)
     return org
 
 

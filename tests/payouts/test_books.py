@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from billing import deposits, metering
+from billing import collecting, deposits, metering
 from billing.ledger import Kind
 from billing.models import Account
 from gpunex.accounts.models import User
@@ -36,7 +36,7 @@ def test_the_books_balance_at_every_step_from_deposit_to_payout(at: datetime, ad
     assert "drift: 0 micro-USDC" in verify()
     meter = start_meter(renter, provider, at=at - timedelta(hours=1), rate=1_234_567, fee_bps=1000)
     metering.close_meter(meter=meter, ended_at=at, at=at)
-    deposits.sweep_deposits(at=at)
+    collecting.sweep_deposits(at=at)
     assert "drift: 0 micro-USDC" in verify()
     payout = runs.pay_off_cycle(organisation=provider, by=admin, reason="check", at=at)
     assert payout.amount_micro == 1_234_567 - 123_456

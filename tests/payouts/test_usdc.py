@@ -1,31 +1,41 @@
 """Paying USDC on the development chain: once, whatever dies, lies or lags."""
 
+import os
+import subprocess
+import sys
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from django.conf import settings as django_settings
+from django.utils import translation
+from django.utils.translation import gettext_lazy
+from pytest_django import Settings
+from solders.keypair import Keypair
+from solders.transaction import VersionedTransaction
 
 from billing import treasury
 from billing.ledger import Kind
 from billing.models import Transfer
 from gpunex.accounts.models import Notice, Organisation, User
+from gpunex.accounts.notices import in_words
 from gpunex.chain import faucet
-from gpunex.chain.transfers import load_key, memo_of
+from gpunex.chain.transfers import CU_LIMIT, load_key, memo_of
+from gpunex.kit.secrets import decrypt
 from gpunex.outbox.models import Message
 from gpunex.policy.models import Policy
-from payouts import failpoints, runs, usdc
+from payouts import resolving, review, runs, signing, usdc
 from payouts.books import verify_books
 from payouts.models import Attempt, Payout
+from payouts.notices import alert
 from tests import chainkit
 from tests.billing.test_ledger import together
+from tests.conftest import Devchain
+from tests.server import ROOT, database_url
 
 from .conftest import USDC, owned, provider_with, run_until_done
 
 PAST_THE_WINDOW = 200
-
-
-class WorkerKilled(BaseException):
-    """As SIGKILL: nothing catches it."""
 
 
 def off_cycle(org: Organisation, admin: User, at: datetime, micro: int | None = None) -> Payout:
@@ -40,7 +50,8 @@ def test_an_off_cycle_payout_reaches_the_wallet_with_its_memo_and_the_books_bala
     assert payout.state == Payout.State.PAID
     assert chainkit.held(payout.destination) == 30 * USDC
     attempt = payout.attempts.get()
-    assert memo_of(treasury.rpc().get_transaction(attempt.signature)) == f"gpunex:{payout.public_id}"
+    assert memo_of(treasury.rpc().get_transaction(attempt.signature)) == payout.memo
+    assert payout.memo == f"gpunex:{payout.public_id}:{payout.statement_sha256}"
     assert attempt.fee_lamports > 0
     assert owned(provider, Kind.PROVIDER_PAYABLE) == 0
     assert Notice.objects.filter(organisation=provider, event="payout_paid").count() == 1
@@ -57,39 +68,6 @@ def test_two_equal_payouts_to_one_wallet_are_both_paid(provider: Organisation, a
     for payout in payouts:
         assert run_until_done(payout, at=at).state == Payout.State.PAID
     assert chainkit.held(payouts[0].destination) == 2 * USDC
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.case("money-F2")
-@pytest.mark.parametrize("name", failpoints.NAMES)
-def test_a_worker_killed_at_any_point_pays_once(name: str, at: datetime, admin: User) -> None:
-    provider = provider_with(3 * USDC, at=at)
-    killed = []
-
-    def kill(passed: str) -> None:
-        if passed == name and not killed:
-            killed.append(name)
-            raise WorkerKilled
-
-    failpoints.arm(kill)
-    payout = None
-    for _try in range(2):
-        try:
-            payout = payout or off_cycle(provider, admin, at)
-        except WorkerKilled:
-            assert owned(provider, Kind.PROVIDER_PAYABLE) == 3 * USDC
-    assert payout is not None
-    for step in range(8):
-        try:
-            usdc.advance(at=at + timedelta(seconds=5 * step))
-        except WorkerKilled:
-            pass
-    payout.refresh_from_db()
-    assert killed
-    assert payout.state == Payout.State.PAID
-    assert payout.attempts.count() == 1
-    assert chainkit.held(payout.destination) == 3 * USDC
-    assert verify_books().problems == []
 
 
 @pytest.mark.case("money-F1", "money-F2")
@@ -150,12 +128,15 @@ def test_a_dropped_transaction_is_signed_anew_only_after_its_window(
     usdc.advance(at=at)
     usdc.advance(at=at + timedelta(seconds=1))
     assert payout.attempts.get().sends == 1
-    chainkit.faults(advance_blocks=PAST_THE_WINDOW)
-    usdc.advance(at=at + timedelta(seconds=2))
+    chainkit.faults(drop=9, advance_blocks=PAST_THE_WINDOW)
+    usdc.advance(at=at + timedelta(seconds=59))
+    assert not payout.attempts.get().dead  # its blocks have passed, and no minute yet
+    chainkit.faults(reset=True)
+    usdc.advance(at=at + timedelta(seconds=61))
     first = payout.attempts.get(number=1)
     assert first.dead
     assert first.evidence["histories"] == 2
-    assert run_until_done(payout, at=at + timedelta(seconds=3)).state == Payout.State.PAID
+    assert run_until_done(payout, at=at + timedelta(seconds=62)).state == Payout.State.PAID
     assert chainkit.held(payout.destination) == 30 * USDC
     assert verify_books().problems == []
 
@@ -175,13 +156,13 @@ def test_what_never_lands_is_held_for_review_with_an_alert_and_its_money_stays_r
     provider: Organisation, admin: User, at: datetime
 ) -> None:
     payout = off_cycle(provider, admin, at)
-    for step in range(2 * usdc.ATTEMPTS_MOST):
-        chainkit.faults(drop=1)
-        usdc.advance(at=at + timedelta(seconds=step))
+    chainkit.faults(drop=1000)
+    for step in range(2 * resolving.ATTEMPTS_MOST):
+        usdc.advance(at=at + timedelta(seconds=61 * step))
         chainkit.faults(advance_blocks=PAST_THE_WINDOW)
     payout.refresh_from_db()
     assert payout.state == Payout.State.REVIEW
-    assert payout.attempts.filter(dead=True).count() == usdc.ATTEMPTS_MOST
+    assert payout.attempts.filter(dead=True).count() == resolving.ATTEMPTS_MOST
     assert Message.objects.filter(event="payouts_need_attention", to=admin.email).count() == 1
     assert owned(provider, Kind.PROVIDER_PAYABLE) == 0
 
@@ -240,11 +221,15 @@ def test_a_treasury_that_holds_too_little_pauses_the_run_and_pays_once_it_is_fil
         state=Payout.State.SIGNED,
         reserved_at=at,
     )
-    usdc.advance(at=at)
+    signed = Attempt.objects.create(
+        payout=other, number=1, raw=b"", signature="1" * 88, blockhash="", last_valid_block_height=2**60, signed_at=at
+    )
+    assert usdc.advance(at=at) == 0
     payout.refresh_from_db()
     assert payout.state == Payout.State.APPROVED
     usdc.advance(at=at + timedelta(minutes=11))
     assert Message.objects.filter(event="payouts_need_attention").exists()
+    signed.delete()
     other.delete()
     assert run_until_done(payout, at=at + timedelta(minutes=12)).state == Payout.State.PAID
 
@@ -329,3 +314,275 @@ def test_the_date_of_execution_is_waited_for(provider: Organisation, admin: User
     payout.run.save()
     assert usdc.advance(at=at) == 0
     assert run_until_done(payout, at=at + timedelta(days=2)).state == Payout.State.PAID
+
+
+# --- what a node may say, and what it does not change ------------------------------------------------------------------
+
+
+@pytest.mark.case("money-F5")
+def test_two_nodes_that_both_answer_with_the_slot_expire_nothing(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
+    payout = off_cycle(provider, admin, at)
+    chainkit.faults(hold=1, height_as_slot=True)
+    for step in range(4):
+        usdc.advance(at=at + timedelta(minutes=step))
+    assert payout.attempts.filter(dead=False).count() == 1
+    chainkit.faults(height_as_slot=False, release=True)
+    assert run_until_done(payout, at=at + timedelta(minutes=5)).state == Payout.State.PAID
+    assert (payout.attempts.count(), chainkit.held(payout.destination)) == (1, 30 * USDC)
+
+
+@pytest.mark.case("money-F1", "money-F40")
+@pytest.mark.parametrize("lie", ["landed", "failed", "empty"])
+def test_a_node_that_lies_marks_nothing_paid_and_signs_nothing_anew(
+    lie: str, provider: Organisation, admin: User, at: datetime
+) -> None:
+    payout = off_cycle(provider, admin, at)
+    chainkit.faults(hold=99, lie=lie, only_path="/a")
+    for step in range(3):
+        usdc.advance(at=at + timedelta(seconds=5 * step))
+    payout.refresh_from_db()
+    assert payout.state == Payout.State.SIGNED
+    chainkit.faults(hold=0, release=True)
+    for step in range(3, 6):
+        usdc.advance(at=at + timedelta(seconds=5 * step))
+    payout.refresh_from_db()
+    assert payout.attempts.get().dead is False
+    if payout.state == Payout.State.REVIEW:  # the nodes do not agree on what it did
+        chainkit.faults(reset=True)
+        review.resume(payout=payout, by=admin, reason="both nodes tell the same now", at=at)
+    chainkit.faults(reset=True)
+    assert run_until_done(payout, at=at + timedelta(minutes=1)).state == Payout.State.PAID
+    assert (payout.attempts.count(), chainkit.held(payout.destination)) == (1, 30 * USDC)
+    assert verify_books().problems == []
+
+
+@pytest.mark.case("money-F42")
+def test_a_node_that_asks_for_patience_is_left_alone_and_nothing_changes(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
+    payout = off_cycle(provider, admin, at)
+    chainkit.faults(rate_limit=2, retry_after_s=60)
+    assert usdc.advance(at=at) == 0
+    payout.refresh_from_db()
+    assert (payout.state, payout.attempts.count()) == (Payout.State.APPROVED, 0)
+    # Both asked for a minute: until then no call is made at all.
+    chainkit.faults(rate_limit=0)
+    assert usdc.advance(at=at + timedelta(seconds=2)) == 0
+    assert payout.attempts.count() == 0
+    treasury.rpc().wake()  # the minute is over
+    assert run_until_done(payout, at=at + timedelta(minutes=1)).state == Payout.State.PAID
+
+
+@pytest.mark.case("money-F42")
+def test_a_node_that_refuses_in_the_middle_of_a_run_loses_nothing(admin: User, at: datetime) -> None:
+    payouts = [off_cycle(provider_with(USDC, at=at), admin, at) for _ in range(4)]
+    chainkit.faults(rate_limit=1, retry_after_s=0, rpc_down=True, only_path="/b")
+    for step in range(3):
+        chainkit.faults(rate_limit=3, retry_after_s=0, rpc_down=False, only_path="")
+        usdc.advance(at=at + timedelta(seconds=3 * step))
+    chainkit.faults(reset=True)
+    for payout in payouts:
+        assert run_until_done(payout, at=at + timedelta(minutes=1)).state == Payout.State.PAID
+        assert chainkit.held(payout.destination) == USDC
+    assert verify_books().problems == []
+
+
+@pytest.mark.case("money-F13")
+def test_what_answered_nothing_is_found_a_day_later_and_not_paid_again(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
+    payout = off_cycle(provider, admin, at)
+    chainkit.faults(timeout_after_land=2)
+    usdc.advance(at=at)
+    chainkit.faults(reset=True)
+    assert owned(provider, Kind.PROVIDER_PAYABLE) == 0
+    assert run_until_done(payout, at=at + timedelta(hours=25)).state == Payout.State.PAID
+    assert (payout.attempts.count(), chainkit.held(payout.destination)) == (1, 30 * USDC)
+
+
+@pytest.mark.case("money-F26")
+def test_a_send_that_works_and_fails_twenty_times_pays_once(
+    provider: Organisation, admin: User, at: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = treasury.rpc().send_raw
+
+    def works_and_fails(raw: bytes, **options: bool) -> str:
+        real(raw, **options)
+        raise RuntimeError("the answer was lost in between")
+
+    payout = off_cycle(provider, admin, at)
+    chainkit.faults(hide_status_s=3600.0)
+    monkeypatch.setattr(treasury.rpc(), "send_raw", works_and_fails)
+    for step in range(20):
+        usdc.advance(at=at + timedelta(seconds=5 * step))
+    monkeypatch.undo()
+    chainkit.faults(reset=True)
+    assert run_until_done(payout, at=at + timedelta(minutes=5)).state == Payout.State.PAID
+    assert (payout.attempts.count(), chainkit.held(payout.destination)) == (1, 30 * USDC)
+
+
+@pytest.mark.case("money-F12")
+def test_one_that_is_neither_found_nor_dead_is_told_to_the_admins(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
+    off_cycle(provider, admin, at)
+    usdc.advance(at=at)
+    chainkit.faults(hide_status_s=3600.0, only_path="/a")
+    for minutes in (5, 31, 32, 40):
+        usdc.advance(at=at + timedelta(minutes=minutes))
+    assert Message.objects.filter(event="payouts_need_attention", to=admin.email).count() == 1
+
+
+# --- runs, purse and fees ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_the_treasury_cannot_pay_holds_up_no_later_one(admin: User, at: datetime) -> None:
+    large, small = provider_with(50 * USDC, at=at), provider_with(USDC, at=at)
+    stuck, later = off_cycle(large, admin, at), off_cycle(small, admin, at)
+    # More was promised than the treasury holds.
+    elsewhere = faucet.send_usdc(treasury.rpc(), treasury.key(), treasury.mint(), chainkit.wallet(), 40 * USDC)
+    assert run_until_done(later, at=at).state == Payout.State.PAID
+    stuck.refresh_from_db()
+    assert (stuck.state, stuck.attempts.count()) == (Payout.State.APPROVED, 0)
+    assert elsewhere in str(verify_books().problems)
+    chainkit.give(treasury.address(), 40 * USDC)
+    assert run_until_done(stuck, at=at + timedelta(minutes=1)).state == Payout.State.PAID
+
+
+def test_frozen_ones_in_front_hold_up_nobody_behind(admin: User, at: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "SIGNED_A_PASS", 1)
+    payouts = [off_cycle(provider_with(USDC, at=at), admin, at) for _ in range(3)]
+    for payout in payouts[:2]:
+        chainkit.give(payout.destination, 1)
+        faucet.set_frozen(
+            treasury.rpc(), load_key(django_settings.FAUCET_KEY_FILE), treasury.mint(), payout.destination, frozen=True
+        )
+    assert usdc.advance(at=at) == 3
+    assert [Payout.objects.get(pk=payout.pk).state for payout in payouts] == [
+        Payout.State.FAILED,
+        Payout.State.FAILED,
+        Payout.State.SIGNED,
+    ]
+
+
+@pytest.mark.case("money-F45")
+def test_the_price_of_an_account_is_asked_for_and_not_known_by_heart(
+    provider: Organisation, admin: User, at: datetime, tmp_path: Path, settings: Settings
+) -> None:
+    """A treasury that could open an account at one price and not at another one is stopped by the other one alone."""
+    rpc, size = treasury.rpc(), 165
+    dear = rpc.rent_exempt_minimum(size)
+    settings.TREASURY_KEY_FILE = chainkit.open_treasury(tmp_path, lamports=dear - 1_000)
+    chainkit.give(treasury.address(), 30 * USDC)
+    payout = off_cycle(provider, admin, at)
+    assert usdc.advance(at=at) == 0
+    try:
+        for per_byte in (2_575, 696):
+            chainkit.faults(rent_lamports_per_byte=per_byte)
+            assert rpc.rent_exempt_minimum(size) == (128 + size) * per_byte
+        assert run_until_done(payout, at=at + timedelta(seconds=1)).state == Payout.State.PAID
+    finally:
+        chainkit.faults(rent_lamports_per_byte=dear // (128 + size))
+
+
+def test_an_account_that_we_opened_and_its_owner_closed_is_not_paid_for_again_without_a_look(
+    admin: User, at: datetime
+) -> None:
+    key = Keypair()
+    org = provider_with(2 * USDC, at=at, key=key)
+    first = run_until_done(off_cycle(org, admin, at, USDC), at=at)
+    assert first.attempts.get().evidence == {"opens_account": True}
+    faucet.give_sol(treasury.rpc(), str(key.pubkey()), 100_000_000)
+    faucet.close_account_of(treasury.rpc(), key, treasury.mint(), chainkit.wallet())
+    second = off_cycle(org, admin, at, USDC)
+    usdc.advance(at=at)
+    second.refresh_from_db()
+    assert (second.state, second.state_reason) == (Payout.State.REVIEW, Payout.Reason.ACCOUNT_CLOSED)
+    assert Message.objects.filter(event="payouts_need_attention", to=admin.email).count() == 1
+    assert owned(org, Kind.PROVIDER_PAYABLE) == 0
+    review.resume(payout=second, by=admin, reason="the wallet was moved to another app", at=at)
+    assert run_until_done(second, at=at + timedelta(minutes=1)).state == Payout.State.PAID
+    assert chainkit.held(second.destination) == USDC
+
+
+def test_a_transfer_asks_for_the_units_that_it_needs_and_shows_nobody_its_signature_before(
+    provider: Organisation, admin: User, at: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bytes] = []
+    real = treasury.rpc().simulate_units
+    monkeypatch.setattr(treasury.rpc(), "simulate_units", lambda raw: tried.append(raw) or real(raw))
+    payout = off_cycle(provider, admin, at)
+    usdc.advance(at=at)
+    attempt = payout.attempts.get()
+    signed = VersionedTransaction.from_bytes(bytes(attempt.raw))
+    limit = int.from_bytes(bytes(signed.message.instructions[0].data)[1:5], "little")
+    used = run_until_done(payout, at=at + timedelta(seconds=5)).attempts.get()
+    landed = treasury.rpc().get_transaction(used.signature)
+    assert landed["meta"]["computeUnitsConsumed"] <= limit < CU_LIMIT
+    assert [set(map(str, VersionedTransaction.from_bytes(raw).signatures)) for raw in tried] == [{"1" * 64}]
+
+
+def test_the_kill_switch_sends_nothing_that_was_signed_before(
+    provider: Organisation, admin: User, at: datetime
+) -> None:
+    payout = off_cycle(provider, admin, at)
+    chainkit.faults(drop=1)
+    usdc.advance(at=at)
+    Policy.load()
+    Policy.objects.update(payouts_paused=True)
+    for step in range(1, 4):
+        usdc.advance(at=at + timedelta(seconds=5 * step))
+    assert payout.attempts.get().sends == 1
+    Policy.objects.update(payouts_paused=False)
+    assert run_until_done(payout, at=at + timedelta(seconds=30)).state == Payout.State.PAID
+
+
+# --- people ------------------------------------------------------------------------------------------------------------
+
+
+def test_why_a_payout_failed_is_told_in_the_readers_language(provider: Organisation, admin: User, at: datetime) -> None:
+    User.objects.filter(pk=admin.pk).update(language="ar")
+    payout = off_cycle(provider, admin, at)
+    chainkit.give(payout.destination, 1)
+    faucet.set_frozen(
+        treasury.rpc(), load_key(django_settings.FAUCET_KEY_FILE), treasury.mint(), payout.destination, frozen=True
+    )
+    run_until_done(payout, at=at)
+    notice = Notice.objects.get(event="payout_failed")
+    assert notice.data["reason"] == "frozen"
+    with translation.override("ar"):
+        reason = str(dict(Payout.Reason.choices)["frozen"])
+        assert reason in " ".join(in_words(notice)["paragraphs"])
+        assert reason != "the wallet's USDC account is frozen by its issuer"
+    alert(key="x", what="x", detail=gettext_lazy("%(reason)s"), data={"reason": Payout.Reason.FROZEN.label}, at=at)
+    with translation.override("ar"):
+        told = gettext_lazy("the wallet's USDC account is frozen by its issuer")
+        assert str(told) in decrypt(Message.objects.get(event="payouts_need_attention").body)["text"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.case("money-F35")
+def test_without_redis_the_sweep_by_hand_still_pays(at: datetime, admin: User, devchain: Devchain) -> None:
+    provider = provider_with(USDC, at=at)
+    payout = off_cycle(provider, admin, at)
+    environment = {
+        **os.environ,
+        "DATABASE_URL": database_url(),
+        "REDIS_URL": "redis://127.0.0.1:9/0",
+        "TREASURY_KEY_FILE": str(django_settings.TREASURY_KEY_FILE),
+    }
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "manage.py", "sweep", "payouts"],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+    payout.refresh_from_db()
+    assert payout.state == Payout.State.PAID
+    assert chainkit.held(payout.destination) == USDC

@@ -16,6 +16,7 @@ from gpunex.policy.models import TierPolicy
 from providers import applications
 from providers.models import Application, EnrolmentKey, GpuModel, Provider
 from tests.providers.applying import organisation_of, person, submitted
+from tests.signin import confirm
 
 QUEUE = "/admin/providers/application/"
 
@@ -206,8 +207,10 @@ def test_staff_sign_in_by_the_same_door_and_for_others_there_is_no_administratio
 
 def test_outside_embedded_mode_staff_need_a_second_factor(desk, ada, settings):
     settings.EMBEDDED = False
-    assert desk.get("/admin/").headers["Location"] == reverse("mfa_activate_totp")
+    assert desk.get("/admin/").headers["Location"] == reverse("mfa_index")
     Authenticator.objects.create(user=ada, type=Authenticator.Type.TOTP, data={"secret": "x"})
+    assert desk.get("/admin/").headers["Location"].startswith(reverse("mfa_reauthenticate"))
+    confirm(desk, ada, method="mfa")
     assert desk.get("/admin/").status_code == 200
 
 

@@ -10,7 +10,7 @@ from django.urls import reverse
 from marketplace import listings, pricing
 from marketplace.models import Listing
 from providers.models import Gpu, GpuModel, Machine, MaintenanceWindow, Provider, Workload
-from reliability.models import Benchmark, Sample
+from reliability.models import Benchmark, Gap, Sample
 from tests.marketplace.conftest import USDC, machine, provider, rent, renter_with, report
 from tests.providers.test_dashboard_pages import signed_in
 
@@ -198,3 +198,59 @@ def test_a_machine_that_is_away_is_not_measured(client: Client, host: Machine, n
     answer = client.post(reverse("providers:measure_again", args=[host.public_id]), follow=True)
     assert "not connected" in answer.text
     assert not Benchmark.objects.exists()
+
+
+def test_readings_are_drawn_for_an_hour_a_day_a_week_and_a_month(
+    client: Client, host: Machine, now: datetime, django_assert_max_num_queries: Any
+) -> None:
+    for gpu in host.gpus.all():
+        Sample.objects.bulk_create(
+            Sample(
+                machine=host, gpu=gpu, at=now - timedelta(minutes=minute), temperature_c=50 + gpu.index * 20 + minute
+            )
+            for minute in (1, 2, 3, 30)
+        )
+    url = reverse("providers:machine", args=[host.public_id])
+    for reach in ("1h", "24h", "7d", "30d"):
+        with django_assert_max_num_queries(32):
+            answer = client.get(url, {"reach": reach})
+        assert f'href="?reach={reach}#telemetry" aria-current="true"' in answer.text
+        assert "Temperature of all GPUs in the last" in answer.text
+        assert 'aria-labelledby="chart-power"' not in answer.text  # nothing was read
+        assert "The same in numbers" in answer.text
+    part = client.get(url, {"reach": "24h"}, headers={"HX-Request": "true", "HX-Target": "readings"})
+    assert 'id="readings"' in part.text
+    assert "<h1" not in part.text
+    assert client.get(url, {"reach": "<b>"}).status_code == 200
+
+
+def test_gaps_say_network_or_machine_and_a_wrong_clock_how_to_set_it(
+    client: Client, host: Machine, now: datetime
+) -> None:
+    kinds = [Gap.Kind.JOURNALLED, Gap.Kind.UNKNOWN, Gap.Kind.REBOOT, Gap.Kind.PLATFORM]
+    for number, kind in enumerate(kinds):
+        start = now - timedelta(hours=number + 2)
+        Gap.objects.create(machine=host, started_at=start, ended_at=start + timedelta(minutes=12), kind=kind)
+    text = page(client, host)
+    for words in (
+        "The agent ran all the while",
+        "Nothing tells that the agent ran",
+        "Restart of the host",
+        "Our outage",
+    ):
+        assert words in text
+    assert "12 min" in text
+    assert "timedatectl" not in text
+    Machine.objects.update(clock_offset_ms=-7500)
+    text = page(client, host)
+    assert "7.5 s behind" in " ".join(text.replace('<bdi dir="ltr">', "").replace("</bdi>", "").split())
+    assert "timedatectl set-ntp true" in text
+
+
+@pytest.mark.spec("B5")
+def test_a_machine_that_keeps_breaking_off_is_said_to_wait(client: Client, host: Machine, now: datetime) -> None:
+    Machine.objects.update(unsettled_until=now + timedelta(minutes=20))
+    assert "its connection keeps breaking" in page(client, host)
+    listings.refresh(at=now, machines=[host])
+    assert Listing.objects.get(machine=host).state == Listing.State.HIDDEN
+    assert "last heard from" in client.get(reverse("providers:machines")).text

@@ -147,6 +147,7 @@ def test_a_short_silence_tells_nobody(host: Host, now: datetime) -> None:
 def test_ten_machines_lost_at_once_are_one_notice(provider: Provider, now: datetime) -> None:
     for _ in range(10):
         connected(provider, at=now, count=1)
+    Machine.objects.update(last_seen_at=now)  # enrolling ten takes its time
     assert watch_from(now + 10 * SECOND, 640) == {"offline": 10, "lost": 10}
     notice = Notice.objects.get()
     assert "(+5)" in notice.data["machines"]

@@ -77,6 +77,48 @@ def test_an_xid_is_the_programs_fault_a_warning_or_the_cards_end(
         assert str(xid) in health_in_words(host.gpus[0])
 
 
+@pytest.mark.case("agent-13")
+@pytest.mark.parametrize(
+    ("kind", "data", "expected", "severity"),
+    [
+        ("ecc", {"counter": "uncorrected", "before": 0, "after": 1}, "degraded", "degraded"),
+        ("ecc", {"counter": "row_remap_pending", "before": 0, "after": 1}, "degraded", "degraded"),
+        ("ecc", {"counter": "pages_pending", "before": 0, "after": 1}, "degraded", "degraded"),
+        ("ecc", {"counter": "row_remap_failed", "before": 0, "after": 1}, "fatal", "fatal"),
+        ("ecc", {"counter": "uncorrected", "before": 9, "after": 0}, "ok", "note"),  # a driver that was loaded anew
+        ("ecc", {"counter": "uncorrected", "before": 0, "after": 10**12}, "ok", "note"),  # no counter jumps so far
+        ("ecc", {"counter": "uncorrected", "before": "0", "after": True}, "ok", "note"),
+        ("ecc", {"counter": ["uncorrected"], "before": 0, "after": 1}, "ok", "note"),
+        ("ecc", {}, "ok", "note"),
+        ("thermal", {"seconds": 61, "temperature_c": 91}, "ok", "degraded"),
+        ("xid", {"xid": 140}, "fatal", "fatal"),  # a memory error that escaped
+        ("xid", {"xid": 74}, "fatal", "fatal"),  # NVLink
+        ("xid", {"xid": 31}, "ok", "application"),
+        ("xid", {"xid": 10**6}, "ok", "note"),
+        ("boot", {"boot_id": "b"}, "ok", "note"),
+    ],
+)
+def test_an_event_is_as_grave_as_the_table_says(
+    kind: str, data: dict[str, Any], expected: str, severity: str, host: Host, now: datetime
+) -> None:
+    host.call("events", {"events": [event(host, kind, at=now, **data)]})
+    assert [gpu.health for gpu in host.gpus] == [expected, "ok"]
+    kept = HealthEvent.objects.get()
+    assert kept.severity == severity
+    gpu, other = host.gpus
+    assert health.last_event(gpu) == (kept if severity in ("degraded", "fatal") else None)
+    assert health.last_event(other) is None
+    if expected != "ok":
+        assert health_in_words(gpu)
+
+
+def test_events_by_a_clock_that_is_off_are_told_in_our_time(host: Host, now: datetime) -> None:
+    off = now - timedelta(hours=5)
+    host.call("events", {"events": [event(host, "boot", index=None, at=off)], "sent_at": iso_z(off)})
+    kept = HealthEvent.objects.get()
+    assert abs(kept.at - now) < timedelta(seconds=30)
+
+
 @pytest.mark.spec("I1")
 @pytest.mark.case("marketplace-21")
 def test_a_fatal_event_takes_that_card_off_the_market_in_the_same_request(host: Host, now: datetime) -> None:
@@ -159,15 +201,6 @@ def test_samples_of_strange_cards_of_yesterday_and_of_the_future_are_left_out(ho
 )
 def test_a_sample_that_cannot_be_is_refused(change: dict[str, Any], host: Host, now: datetime) -> None:
     assert host.call("telemetry", {"samples": [sample(host, at=now) | change]}).status_code == 422
-
-
-def test_samples_older_than_a_week_are_dropped(host: Host, now: datetime) -> None:
-    gpu = host.gpus[0]
-    for days in (0, 6, 8, 30):
-        Sample.objects.create(machine=gpu.machine, gpu=gpu, at=now - timedelta(days=days))
-    assert health.drop_old_samples(at=now) == 2
-    assert Sample.objects.count() == 2
-    assert health.last_samples(gpu.machine)[gpu.pk].at == now
 
 
 def test_incidents_and_outcomes_are_written_once(host: Host, now: datetime) -> None:

@@ -20,7 +20,20 @@ OPEN = (
     "/dev/components",
 )
 OWN = (
-    *("/", "/offers", "/rentals", "/balance", "/prices", "/roles", "/roles/apply", "/me/settings", "/me/notices"),
+    *(
+        "/",
+        "/offers",
+        "/rentals",
+        "/balance",
+        "/balance/requests",
+        "/statements",
+        "/statements?of=payouts",
+        "/prices",
+        "/roles",
+        "/roles/apply",
+        "/me/settings",
+        "/me/notices",
+    ),
     *("/account/email/", "/account/password/change/", "/account/2fa/"),
     *(
         "/provider/",

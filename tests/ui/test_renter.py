@@ -25,7 +25,7 @@ def test_signing_up_funding_renting_watching_stopping_and_the_bill(visitor: Make
 
     renter.open("/balance")
     renter.look()
-    page.fill("[name=amount]", "25")
+    page.fill("form[action='/balance/test-usdc'] [name=amount]", "25")
     page.locator("form[action='/balance/test-usdc'] button[type=submit]").click()
     expect(page.locator("#live")).to_contain_text("25.00")
     renter.look()
@@ -75,3 +75,29 @@ def test_signing_up_funding_renting_watching_stopping_and_the_bill(visitor: Make
     renter.open("/balance")
     expect(page.locator("#live")).to_contain_text("24.9")
     renter.look()
+
+
+@pytest.mark.spec("F2")
+def test_a_payment_link_is_paid_by_a_wallet_and_says_so_by_itself(visitor: MakeVisitor) -> None:
+    renter = visitor("en")
+    renter.sign_up(f"sami-{secrets.token_hex(4)}@ui.gpunex.example", "Sami Haddad", secrets.token_urlsafe(12))
+    page = renter.open("/balance")
+    form = page.locator("form[action='/balance/requests']")
+    form.locator("[name=amount]").fill("1e3")
+    form.locator("button[type=submit]").click()
+    expect(page.locator("[name=amount][aria-invalid=true]")).to_have_value("1e3")
+    renter.look()
+    page.locator("[name=amount]").fill("2.05")
+    page.locator("form[action='/balance/requests'] button[type=submit]").click()
+    page.wait_for_url(re.compile(r"/balance/requests/[0-9a-f-]{36}"))
+    assert re.match(
+        r"solana:\w{32,44}\?amount=2\.05&spl-token=", page.locator("main a.btn").get_attribute("href") or ""
+    )
+    renter.look()
+    page.locator("form[action$='/pay'] button").click()
+    expect(page.locator("main a[href^='solana:']")).to_have_count(0)
+    expect(page.locator("#live")).to_contain_text("paid")
+    expect(page.locator("main table tbody tr")).to_have_count(1)
+    renter.look()
+    renter.open("/balance")
+    expect(page.locator("#live")).to_contain_text("2.05")

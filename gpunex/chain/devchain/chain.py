@@ -70,6 +70,7 @@ class Chain:
         self.landed: list[Landed] = []
         self.by_signature: dict[str, Landed] = {}
         self.by_address: dict[str, list[int]] = {}
+        self.tokens_of: dict[str, set[str]] = {}  # token accounts that a wallet was ever seen to own
         self._journal = journal
         self._skipped_blocks = 0
         self._blockhashes: dict[str, int] = {}
@@ -257,6 +258,9 @@ class Chain:
         self.by_signature[landed.signature] = landed
         for key in transaction.message.account_keys:
             self.by_address.setdefault(str(key), []).append(len(self.landed))
+        for row in record["meta"]["postTokenBalances"]:
+            account = str(transaction.message.account_keys[row["accountIndex"]])
+            self.tokens_of.setdefault(row["owner"], set()).add(account)
         self.landed.append(landed)
         return landed
 

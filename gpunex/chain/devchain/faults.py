@@ -27,6 +27,9 @@ class Faults:
     rate_limit: int = 0  # this many calls get 429 with Retry-After
     retry_after_s: int = 1
     rpc_down: bool = False  # every call gets 503
+    # A node that tells what is not so: "landed" of transactions it never saw, "failed" of those that succeeded, "empty" as if
+    # those moved no money. "" for the truth.
+    lie: str = ""
     only_path: str = ""
 
     _hidden_until: float = 0.0
@@ -64,6 +67,9 @@ class Faults:
 
     def apply_to(self, path: str) -> bool:
         return not self.only_path or self.only_path == path
+
+    def lies(self, path: str) -> str:
+        return self.lie if self.apply_to(path) else ""
 
     def status_hidden(self, path: str) -> bool:
         return self.apply_to(path) and time.monotonic() < self._hidden_until

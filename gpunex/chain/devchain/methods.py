@@ -20,6 +20,8 @@ from gpunex.chain.transfers import memo_instruction, sign
 PACKET_BYTES = 1232
 _MOST_SIGNATURES = 256
 _MOST_HISTORY = 1000
+# What a lying node says of a transaction: as if the recipient's account were frozen.
+_FAILED = {"InstructionError": [3, {"Custom": 17}]}
 _WORDS = {
     "AccountNotFound": "Attempt to debit an account but found no record of a prior credit.",
     "AlreadyProcessed": "This transaction has already been processed",
@@ -62,6 +64,7 @@ class Methods:
                 "getMultipleAccounts",
                 "getMinimumBalanceForRentExemption",
                 "getTokenAccountBalance",
+                "getTokenAccountsByOwner",
                 "getRecentPrioritizationFees",
                 "requestAirdrop",
                 "sendTransaction",
@@ -143,6 +146,19 @@ class Methods:
         token, decimals, _program = found
         return self._with_context(ui_amount(token.amount, decimals))
 
+    def _get_token_accounts_by_owner(
+        self, _path: str, owner: str, wanted: dict[str, str], config: Any = None
+    ) -> dict[str, Any]:
+        _need_base64(config)
+        if "programId" not in wanted:
+            raise MethodError(-32602, "This chain looks token accounts up by program only: give programId")
+        rows = []
+        for address in sorted(self._chain.tokens_of.get(str(Pubkey.from_string(owner)), ())):
+            found = self._chain.token_account(Pubkey.from_string(address))
+            if found is not None and found[2] == wanted["programId"] and str(found[0].owner) == owner:
+                rows.append({"pubkey": address, "account": self._account(address)})
+        return self._with_context(rows)
+
     def _account(self, address: str) -> dict[str, Any] | None:
         account = self._svm.get_account(Pubkey.from_string(address))
         if account is None:
@@ -218,14 +234,8 @@ class Methods:
         def status(signature: str) -> dict[str, Any] | None:
             landed = self._visible(signature, path)
             if landed is None or landed.height < oldest:
-                return None
-            return {
-                "slot": landed.slot,
-                "confirmations": None,
-                "err": landed.err,
-                "status": {"Ok": None} if landed.err is None else {"Err": landed.err},
-                "confirmationStatus": "finalized",
-            }
+                return _status(self._chain.slot, None) if self._faults.lies(path) == "landed" else None
+            return _status(landed.slot, _FAILED if self._faults.lies(path) == "failed" else landed.err)
 
         return self._with_context([status(signature) for signature in signatures])
 
@@ -269,8 +279,21 @@ class Methods:
             "blockTime": landed.at,
             "version": 0,
             "transaction": [record["raw"], "base64"],
-            "meta": record["meta"],
+            "meta": self._told(record["meta"], path),
         }
+
+    def _told(self, meta: dict[str, Any], path: str) -> dict[str, Any]:
+        """What a transaction did, or what this node says it did."""
+        match self._faults.lies(path):
+            case "failed":
+                return meta | {
+                    "err": _FAILED,
+                    "status": {"Err": _FAILED},
+                    "postTokenBalances": meta["preTokenBalances"],
+                }
+            case "empty":
+                return meta | {"postTokenBalances": meta["preTokenBalances"]}
+        return meta
 
     def _visible(self, signature: str, path: str) -> Landed | None:
         return None if self._faults.status_hidden(path) else self._chain.by_signature.get(signature)
@@ -301,6 +324,16 @@ def _decoded(encoded: str, *, verify: bool = True) -> VersionedTransaction:
     if verify and not all(transaction.verify_with_results()):
         raise MethodError(-32003, "Transaction signature verification failure")
     return transaction
+
+
+def _status(slot: int, err: Any) -> dict[str, Any]:
+    return {
+        "slot": slot,
+        "confirmations": None,
+        "err": err,
+        "status": {"Ok": None} if err is None else {"Err": err},
+        "confirmationStatus": "finalized",
+    }
 
 
 def _in_words(err: Any) -> str:

@@ -256,6 +256,11 @@ def bars(chart: svg.Chart) -> SafeString:
 
 
 @register.simple_tag
+def band_chart(chart: svg.Band) -> SafeString:
+    return svg.band(chart)
+
+
+@register.simple_tag
 def line_chart(chart: svg.Chart) -> SafeString:
     return svg.line(chart)
 
@@ -336,12 +341,16 @@ def other_languages() -> list[tuple[str, str]]:
 
 
 @register.inclusion_tag("parts/pager.html", takes_context=True)
-def pager(context: template.Context, page: Page) -> dict[str, Any]:
-    """Which rows these are, and the pages before and after; nothing where everything fits on one page."""
+def pager(context: template.Context, page: Page, key: str = "page", anchor: str = "") -> dict[str, Any]:
+    """Which rows these are, and the pages before and after; nothing where everything fits on one page.
+
+    A page with several lists names the ``key`` of each in the query, and the ``anchor`` at which the list stands.
+    """
+    to = f"#{anchor}" if anchor else ""
     return {
         "page": page,
-        "before": query_with(context, page=page.previous_page_number()) if page.has_previous() else "",
-        "after": query_with(context, page=page.next_page_number()) if page.has_next() else "",
+        "before": query_with(context, **{key: page.previous_page_number()}) + to if page.has_previous() else "",
+        "after": query_with(context, **{key: page.next_page_number()}) + to if page.has_next() else "",
     }
 
 

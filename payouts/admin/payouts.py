@@ -1,4 +1,4 @@
-"""The payout queue with what to do next, runs, methods and attempts; and an off-cycle payout for one provider."""
+"""The payout queue with what to do next, each payout's attempts, and an off-cycle payout for one provider."""
 
 from typing import Any
 from uuid import UUID
@@ -23,10 +23,12 @@ from gpunex.kit import show
 from gpunex.kit.conflicts import retrying
 from gpunex.kit.money import parse_usdc
 from gpunex.kit.refusals import Refusal
-from gpunex.kit.registers import ReadOnlyAdmin, ReadOnlyInline
+from gpunex.kit.registers import ReadOnlyInline
 from gpunex.policy.models import Policy
-from payouts import methods, review, runs
-from payouts.models import Attempt, Payout, PayoutMethod, PayoutPreference, PayoutRun
+from payouts import approvals, methods, review, runs
+from payouts.admin.pause import TellingPauseAdmin
+from payouts.models import Attempt, BankTransfer, Payout, PayoutRun, Rail
+from payouts.usdc import explorer_link
 
 State = Payout.State
 
@@ -78,14 +80,30 @@ class AttemptInline(ReadOnlyInline):
     ]
 
 
+class BankTransferInline(ReadOnlyInline):
+    model = BankTransfer
+    fields = [
+        "end_to_end_id",
+        "currency",
+        "amount_cents",
+        "rate",
+        "state",
+        "bank_reason",
+        "file",
+        "trace_number",
+        "settled_at",
+    ]
+
+
 @admin.register(Payout)
-class PayoutAdmin(ReadOnlyAdmin):
+class PayoutAdmin(TellingPauseAdmin):
     """The queue: what needs a person on top, then what is under way, then what is over."""
 
     list_display = [
         "public_id",
         "organisation",
         "shown_state",
+        "why",
         "amount",
         "destination",
         "kind",
@@ -93,13 +111,20 @@ class PayoutAdmin(ReadOnlyAdmin):
         "finished_at",
     ]
     list_filter = ["state", "rail", "run__kind", "reserved_at"]
-    search_fields = ["=public_id", "organisation__name", "=destination", "=attempts__signature"]
+    search_fields = [
+        "=public_id",
+        "organisation__name",
+        "=destination",
+        "=attempts__signature",
+        "=bank_transfer__end_to_end_id",
+        "=statement_sha256",
+    ]
     list_select_related = ["organisation", "run"]
-    inlines = [AttemptInline]
+    inlines = [AttemptInline, BankTransferInline]
     change_form_outer_before_template = "admin/decision.html"
 
     def get_ordering(self, request: HttpRequest) -> Any:
-        order = [State.REVIEW, State.RESERVED, State.APPROVED, State.SIGNED]
+        order = [State.REVIEW, State.RESERVED, State.APPROVED, State.SIGNED, State.EXPORTED]
         return [
             Case(
                 *(When(state=state, then=Value(place)) for place, state in enumerate(order)), default=Value(len(order))
@@ -114,12 +139,18 @@ class PayoutAdmin(ReadOnlyAdmin):
             State.RESERVED: "warning",
             State.APPROVED: "info",
             State.SIGNED: "info",
+            State.EXPORTED: "info",
             State.PAID: "success",
             State.FAILED: "danger",
+            State.RETURNED: "danger",
         },
     )
     def shown_state(self, payout: Payout) -> tuple[str, str]:
-        return payout.state, payout.get_state_display()
+        return payout.state, payout.state_text
+
+    @display(description=_lazy("why"))
+    def why(self, payout: Payout) -> str:
+        return payout.reason_text
 
     @display(description=_lazy("amount, USDC"), ordering="amount_micro")
     def amount(self, payout: Payout) -> str:
@@ -165,7 +196,7 @@ class PayoutAdmin(ReadOnlyAdmin):
     def _carry_out(self, decision: str, payout: Payout, form: forms.Form, request: HttpRequest) -> None:
         at, by = timezone.now(), request.user
         if decision == "approve":
-            runs.approve(payout=payout, by=by, at=at)
+            approvals.approve(payout=payout, by=by, at=at)
             self.log_change(request, payout, _("Approved"))
             return
         reason = form.cleaned_data["reason"]
@@ -177,23 +208,56 @@ class PayoutAdmin(ReadOnlyAdmin):
             self.log_change(request, payout, _("Taken back: %(reason)s") % {"reason": reason})
 
     def _next(self, payout: Payout) -> str:
-        """What to do next, in a sentence."""
-        if payout.state == State.RESERVED:
-            given = payout.approved_by.count()
-            if payout.amount_micro > Policy.load().payout_cap_micro:
-                return _("Above the cap: two administrators approve. Approvals so far: %(given)s.") % {"given": given}
-            return _("Waiting for an approval.")
-        if payout.state == State.REVIEW:
-            return _("Held: %(reason)s. Look its signatures up on chain before you let it go on.") % {
-                "reason": payout.reason_text
-            }
-        if payout.state == State.APPROVED:
+        """What to do next, in a sentence or two."""
+        words = {
+            State.RESERVED: self._while_reserved,
+            State.REVIEW: self._while_held,
+            State.APPROVED: self._while_approved,
+            State.SIGNED: self._while_signed,
+            State.EXPORTED: self._while_exported,
+        }
+        say = words.get(State(payout.state))
+        sentences = [say(payout)] if say else []
+        if payout.state in Payout.OPEN_STATES and payout.rail == Rail.USDC and Policy.load().payouts_paused:
+            sentences.append(
+                _("Payouts are paused: nothing is signed or sent until the switch in the policy is off again.")
+            )
+        return " ".join(sentences)
+
+    def _while_reserved(self, payout: Payout) -> str:
+        return _("Two administrators approve it before it leaves. Approvals so far: %(given)s.") % {
+            "given": ", ".join(user.email for user in payout.approved_by.all()) or _("none")
+        }
+
+    def _while_held(self, payout: Payout) -> str:
+        if payout.state_reason == Payout.Reason.ACCOUNT_CLOSED:
             return _(
-                "Signed and sent by the next sweep on %(day)s or later, if payouts are not paused and the treasury holds enough."
+                "Held: we paid once for opening this wallet’s account, and its owner closed it and has the rent. "
+                "Ask the provider before you let it go on, which pays the rent again; or return the money."
+            )
+        return _("Held: %(reason)s. Look its signatures up on chain before you let it go on.") % {
+            "reason": payout.reason_text
+        }
+
+    def _while_approved(self, payout: Payout) -> str:
+        if approvals.waits(payout.run):
+            return _("Its run waits for two administrators: see the page of the run.")
+        if payout.rail != Rail.USDC:
+            return _(
+                "It goes into the file of its run. Make the file on %(day)s or later, and hand it to the bank."
             ) % {"day": show.day_text(payout.run.execute_on)}
-        if payout.state == State.SIGNED:
-            return _("Sent; waiting for the chain. Nothing to do.")
-        return ""
+        return _("Signed and sent by the next sweep on %(day)s or later, if the treasury holds enough for its run.") % {
+            "day": show.day_text(payout.run.execute_on)
+        }
+
+    def _while_signed(self, payout: Payout) -> str:
+        attempt = payout.last_attempt
+        return _("Sent; waiting for the chain. Nothing to do. %(link)s") % {
+            "link": explorer_link(attempt.signature) if attempt else ""
+        }
+
+    def _while_exported(self, payout: Payout) -> str:
+        return _("With the bank. Import its answer when it comes; nothing else moves this payout on.")
 
     def _decisions(self, payout: Payout) -> list[dict[str, Any]]:
         decisions: list[dict[str, Any]] = []
@@ -209,15 +273,9 @@ class PayoutAdmin(ReadOnlyAdmin):
             payout.state in (State.RESERVED, State.APPROVED, State.REVIEW)
             and not payout.attempts.filter(dead=False).exists()
         ):
-            title = _("Take it back")
-            decisions.append(
-                {
-                    "name": "take_back",
-                    "title": title,
-                    "form": ReasonForm(),
-                    "submit": _("Return the money to the earnings"),
-                }
-            )
+            returned = payout.run.kind == PayoutRun.Kind.RETURN
+            submit = _("Return the money to the balance") if returned else _("Return the money to the earnings")
+            decisions.append({"name": "take_back", "title": _("Take it back"), "form": ReasonForm(), "submit": submit})
         return decisions
 
     # An off-cycle payout
@@ -264,50 +322,8 @@ class PayoutAdmin(ReadOnlyAdmin):
             % {
                 "payable": show.usdc(earning.posted_micro, fine=True),
                 "accruing": show.usdc(earning.accruing_micro, fine=True),
-                "address": method.address if method else _("no wallet is connected"),
+                "address": method.shown if method else _("no destination is in force"),
             },
             "decisions": [{"title": title, "form": form, "submit": _("Pay now")}],
         }
         return TemplateResponse(request, "admin/payouts/off_cycle.html", context, status=422 if form.errors else 200)
-
-
-@admin.register(PayoutRun)
-class PayoutRunAdmin(ReadOnlyAdmin):
-    list_display = [
-        "period_end",
-        "kind",
-        "cadence",
-        "rail",
-        "execute_on",
-        "payouts_in_it",
-        "sum_of_it",
-        "created_by",
-        "reason",
-    ]
-    list_filter = ["kind", "cadence", "rail"]
-    search_fields = ["=public_id", "reason"]
-    ordering = ["-period_end", "-pk"]
-
-    @display(description=_lazy("payouts"))
-    def payouts_in_it(self, run: PayoutRun) -> int:
-        return run.payouts.count()
-
-    @display(description=_lazy("sum, USDC"))
-    def sum_of_it(self, run: PayoutRun) -> str:
-        return show.usdc(sum(run.payouts.values_list("amount_micro", flat=True)))
-
-
-@admin.register(PayoutMethod)
-class PayoutMethodAdmin(ReadOnlyAdmin):
-    list_display = ["organisation", "rail", "address", "created_by", "created_at", "active_from", "removed_at"]
-    list_filter = ["rail"]
-    search_fields = ["organisation__name", "=address"]
-    list_select_related = ["organisation", "created_by"]
-    exclude = ["details"]
-
-
-@admin.register(PayoutPreference)
-class PayoutPreferenceAdmin(ReadOnlyAdmin):
-    list_display = ["organisation", "cadence", "next_cadence"]
-    list_filter = ["cadence"]
-    search_fields = ["organisation__name"]
