@@ -61,6 +61,7 @@ class Daemon:
     def run(self) -> None:
         """Start every loop and wait for `stop`."""
         self._note_boot()
+        self._journal.begin()
         loops: list[tuple[str, Callable[[threading.Event], None]]] = [
             ("heartbeat", self._heartbeats),
             ("assignments", self._assignments),

@@ -21,6 +21,11 @@ class Journal:
     ) -> None:
         self._database, self._boot_id, self._clock, self._now = database, boot_id, clock, now
 
+    def begin(self) -> None:
+        """The agent starts. One that has never been heard was answered when it enrolled, a moment ago."""
+        if not self._database.rows("SELECT 1 FROM heard"):
+            self.heard()
+
     def tick(self) -> None:
         """The agent runs, and is about to say so."""
         now = self._now()

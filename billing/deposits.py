@@ -60,6 +60,11 @@ class NotUnmatched(Refusal):
     message = _("This deposit has an owner already.")
 
 
+class NotToYourself(Refusal):
+    code = "not_to_yourself"
+    message = _("You are a member of this organisation. Let another administrator give it the deposit.")
+
+
 # --- addresses -------------------------------------------------------------------------------------------------------
 
 
@@ -338,9 +343,11 @@ def _tell(deposit: Deposit, organisation: Organisation, *, at: datetime) -> None
 
 @transaction.atomic
 def give_unmatched(*, deposit: Deposit, organisation: Organisation, by: User, reason: str, at: datetime) -> Deposit:
-    """An admin found whose money it is. Raises ReasonMissing, NotUnmatched."""
+    """An admin found whose money it is, and it is not his own. Raises ReasonMissing, NotToYourself, NotUnmatched."""
     if not reason.strip():
         raise ReasonMissing
+    if organisation.members.filter(pk=by.pk).exists():
+        raise NotToYourself
     metering.lock_payer(organisation)
     deposit = Deposit.objects.select_for_update(no_key=True).get(pk=deposit.pk)
     if deposit.state != Deposit.State.UNMATCHED:

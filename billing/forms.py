@@ -22,6 +22,7 @@ class AmountField(forms.CharField):
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("widget", forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}))
+        options.setdefault("error_messages", {"required": _("Write how much, for example 12.50.")})
         super().__init__(**options)
 
     def clean(self, value: Any) -> Any:

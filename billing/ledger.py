@@ -9,10 +9,10 @@ Rules
    are circumstances of the first time: a retry comes from another worker, some milliseconds later, and is the same fact.
 3. Rows are append-only (a trigger refuses the rest). A mistake is corrected by a transfer back, once.
 4. Locks are taken in one order everywhere: business rows, then accounts by id, then the insert, so that the transfers of an
-   account are numbered in the order in which they took effect. All of it is one statement: what the application does in between
-   can't hold an account.
-5. An account with a floor cannot go below it: the statement that would is refused by name, and a constraint stands behind it. Platform accounts that every transfer touches
-   are not materialised; their balance is the sum of their transfers, and nobody waits for one row.
+   account are numbered in the order in which they took effect. All of it is one round trip (``gpunex_post`` in the database).
+5. An account with a floor cannot go below it: the posting that would is refused by name, and a constraint stands behind it.
+   Platform accounts that every transfer touches are not materialised; their balance is the sum of their transfers, and nobody
+   waits for one row.
 6. A deadlock or a serialisation failure is retried by whoever began the transaction, with the same key.
 
 A worked example: an hour at 2.50 with a fee of 8 % is charged, then paid out. What each step does to the accounts:
@@ -280,37 +280,11 @@ def reverse(*, transfer: Transfer, key: str, by: User | None, reason: str, at: d
 
 # --- rows ------------------------------------------------------------------------------------------------------------
 
-# One round trip. The accounts are locked by id before the insert takes its ids (rule 4): the insert's one-time condition reads
-# ``locked`` to its end first. A key that is there, or is being written by somebody else, is left out after waiting for it.
-# ``locked`` shows each row as it is under the lock; nothing at all is moved where a floor would break.
-_POST = """
-WITH asked AS (
-    SELECT * FROM unnest(
-        %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::timestamptz[], %s::bigint[], %s::text[],
-        %s::bigint[], %s::jsonb[]
-    ) WITH ORDINALITY AS row (key, debit_id, credit_id, amount, kind, reference, effective_at, actor_id, reason, reverses_id, data, place)
-), locked AS MATERIALIZED (
-    SELECT id, balance_micro, floor_micro FROM billing_account
-    WHERE id = ANY(%s) AND materialised ORDER BY id FOR NO KEY UPDATE
-), posted AS (
-    INSERT INTO billing_transfer (key, debit_id, credit_id, amount_micro, kind, reference, effective_at, created_at, actor_id, reason,
-                                  reverses_id, data)
-    SELECT key, debit_id, credit_id, amount, kind, reference, effective_at, %s, actor_id, reason, reverses_id, data
-    FROM asked WHERE (SELECT count(*) FROM locked) >= 0 ORDER BY place
-    ON CONFLICT (key) DO NOTHING RETURNING id, key, debit_id, credit_id, amount_micro
-), moved AS MATERIALIZED (
-    SELECT account, sum(amount)::bigint AS amount FROM (
-        SELECT debit_id AS account, -amount_micro AS amount FROM posted UNION ALL SELECT credit_id, amount_micro FROM posted
-    ) AS sides GROUP BY account
-), short AS MATERIALIZED (
-    SELECT -m.amount AS needed, l.balance_micro - l.floor_micro AS have FROM moved m JOIN locked l ON l.id = m.account
-    WHERE m.amount < 0 AND l.balance_micro + m.amount < l.floor_micro
-), balances AS (
-    UPDATE billing_account a SET balance_micro = a.balance_micro + m.amount FROM moved m
-    WHERE a.id = m.account AND a.materialised AND m.amount <> 0 AND NOT EXISTS (SELECT FROM short)
-)
-SELECT key, id, NULL::bigint FROM posted UNION ALL SELECT NULL, needed, have FROM short
-"""
+# One round trip, planned once a connection (migration 0007): lock the accounts by id, insert what is new, move the balances.
+_POST = """SELECT * FROM gpunex_post(
+    %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::timestamptz[], %s::bigint[], %s::text[], %s::bigint[],
+    %s::jsonb[], %s::bigint[], %s::timestamptz
+)"""
 
 
 def _post(postings: Sequence[Posting], *, at: datetime) -> tuple[dict[str, int], list[tuple[int, int]]]:

@@ -185,6 +185,7 @@ MIDDLEWARE = [
     "gpunex.accounts.middleware.LanguageMiddleware",
     "gpunex.accounts.middleware.OrganisationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "gpunex.kit.requests.PageAboveMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "axes.middleware.AxesMiddleware",

@@ -2,7 +2,7 @@
 
 It is the price of the rental's last minutes, 30 in the community tier and 120 in the enterprise tier (settings), never more
 than the rental was charged. The renter has it at once, from ``platform.credits``; what the provider's payable covers moves
-there at once too (``payouts.runs.kept_back`` sees to it that it covers the running rentals' credits), and the
+there at once too (``payouts.payable.kept_back`` sees to it that it covers the running rentals' credits), and the
 rest is the provider's debt, recovered before its next payout. Where somebody belongs to both sides the platform advances nothing: a
 provider who rents his own GPUs, is paid out and then pulls the plug would have made the credit out of nothing.
 

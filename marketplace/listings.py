@@ -8,12 +8,13 @@ The first state that applies:
 
     retired       the machine is retired, or has no card of the model any more
     offline       nothing heard for the offline time, an outage of the platform not counted
-    hidden        hidden by its provider, paused by an admin, draining, its driver hangs, its connection keeps breaking,
-                  not admitted yet, or simulated where simulated machines are kept out of the market
+    hidden        hidden by its provider, paused by an admin, draining, in planned maintenance, its driver hangs, its connection
+                  keeps breaking, not admitted yet, or simulated where simulated machines are kept out of the market
     delisted      every card failed, or is below the benchmark floor
     benchmarking  no card has an accepted benchmark yet
     unpriced      the provider asks no price for the model
-    offered       can be rented; ``offered_from`` and ``offered_until`` are the edges of its declared hours
+    offered       can be rented; ``offered_from`` and ``offered_until`` are the edges of its declared hours, which end early
+                  where planned maintenance begins
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,12 +25,12 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Prefetch, Q
 
 from marketplace import market, ranking
 from marketplace.models import Listing, ModelPrice
-from providers import places
-from providers.models import Gpu, GpuClaim, GpuModel, Machine
+from providers import maintenance, places
+from providers.models import Gpu, GpuClaim, GpuModel, Machine, MaintenanceWindow
 from providers.schedules import edges
 from reliability import availability, outages, scores
 from reliability.models import Benchmark, Score
@@ -89,7 +90,9 @@ def _refresh_chunk(keys: list[int], *, offline_seconds: int, at: datetime) -> in
         for row in Listing.objects.filter(machine__in=keys).order_by("pk").select_for_update(no_key=True, of=("self",))
     }
     availability.observe(at=at, machines=keys)
-    machines = list(Machine.objects.filter(pk__in=keys).select_related("provider").prefetch_related("schedules"))
+    machines = list(
+        Machine.objects.filter(pk__in=keys).select_related("provider").prefetch_related("schedules", _announced(at))
+    )
     truth = _read(machines, offline_seconds=offline_seconds, at=at)
     fresh, changed = [], []
     for machine in machines:
@@ -113,6 +116,11 @@ def _refresh_chunk(keys: list[int], *, offline_seconds: int, at: datetime) -> in
     if changed:
         Listing.objects.bulk_update(changed, [*COPIED, "refreshed_at"], batch_size=CHUNK)
     return len(fresh) + len(changed)
+
+
+def _announced(at: datetime) -> "Prefetch[Any]":
+    standing = MaintenanceWindow.objects.filter(cancelled_at=None, ends_at__gt=at)
+    return Prefetch("maintenance", queryset=standing)
 
 
 def _read(machines: Sequence[Machine], *, offline_seconds: int, at: datetime) -> _Truth:
@@ -170,6 +178,7 @@ def _derive(machine: Machine, cards: _Cards | None, truth: _Truth) -> dict[str, 
     scored = [gpu.performance for gpu in cards.sound if gpu.performance is not None]
     region = places.region_of(machine.country) if machine.country else ""
     opens, closes = edges(list(machine.schedules.all()), truth.at)
+    closes = maintenance.cut(closes, maintenance.first_of(machine.maintenance.all(), truth.at))
     copy: dict[str, Any] = {
         "variant_name": ", ".join(dict.fromkeys(gpu.variant.name for gpu in cards.offerable if gpu.variant))[:80],
         "price_micro": price,
@@ -218,12 +227,18 @@ def state_of(
         return Listing.State.RETIRED
     if not machine.is_connected(at, offline_seconds):
         return Listing.State.OFFLINE
-    if kept_back(machine) or machine.is_unsettled(at) or not any(gpu.admitted for gpu in cards.all):
+    withheld = kept_back(machine) or in_maintenance(machine, at) or machine.is_unsettled(at)
+    if withheld or not any(gpu.admitted for gpu in cards.all):
         return Listing.State.HIDDEN
     if not cards.sound:
         failed = not cards.offerable or any(gpu.delisted_at is not None for gpu in cards.offerable)
         return Listing.State.DELISTED if failed else Listing.State.BENCHMARKING
     return Listing.State.UNPRICED if price is None else Listing.State.OFFERED
+
+
+def in_maintenance(machine: Machine, at: datetime) -> bool:
+    """Whether planned maintenance of ``machine`` runs at ``at``."""
+    return maintenance.begun(maintenance.first_of(machine.maintenance.all(), at), at)
 
 
 def kept_back(machine: Machine) -> bool:

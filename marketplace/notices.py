@@ -42,3 +42,21 @@ OUT_OF_MONEY = Event(
     path="/rentals/{rental}",
     state="warn",
 )
+
+MAINTENANCE = Event(
+    name="marketplace.maintenance",
+    subject=_("Planned maintenance on %(machine)s, on which your rental runs"),
+    paragraphs=(
+        _(
+            "The provider of %(machine)s has announced maintenance from %(starts_at)s to %(ends_at)s. Your rental of %(gpus)s × %(model)s "
+            "runs on it."
+        ),
+        _(
+            "It is not ended for that, but the host may go down. Save your work before, or stop it and run it again on another offer. "
+            "What the host breaks is not charged past the break."
+        ),
+    ),
+    action=_("See the rental"),
+    path="/rentals/{rental}",
+    state="warn",
+)

@@ -21,7 +21,7 @@ from marketplace import limits, listings
 from marketplace.containers import parse_image, refuse_newer_cuda
 from marketplace.lifecycle import ask_to_stop, end_overdue, heard, prove
 from marketplace.models import Job, Listing, ModelPrice, Rental, RentalGpu, Request
-from providers import claims, workloads
+from providers import claims, maintenance, workloads
 from providers.claims import GpusTaken
 from providers.models import Gpu, GpuClaim, Workload
 from providers.schedules import window_around
@@ -164,7 +164,7 @@ def _same_rental(request: Request, *, listing: Listing, gpu_count: int, image: s
 
 
 def _terms(listing: Listing, *, at: datetime) -> tuple[int, datetime | None]:
-    """The price, and the end of the declared hours, as they are now. The listing's copies are not believed."""
+    """The price, and the end of the declared hours or the next maintenance, as they are now. The listing's copies are not believed."""
     machine = listing.machine
     current = ModelPrice.objects.filter(provider=machine.provider, gpu_model=listing.gpu_model, current=True).first()
     price = current.price_micro if current else None
@@ -179,6 +179,8 @@ def _terms(listing: Listing, *, at: datetime) -> tuple[int, datetime | None]:
         why = _("its connection keeps breaking")
     elif listings.kept_back(machine):
         why = _("its provider hides it")
+    elif maintenance.begun(maintenance.of(machine, at), at):
+        why = _("planned maintenance runs on it")
     elif opens is not None and opens > at:
         why = _("it is outside its hours")
     elif price is None:

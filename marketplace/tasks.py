@@ -3,7 +3,7 @@
 from celery import shared_task
 from django.utils import timezone
 
-from marketplace import lifecycle, listings
+from marketplace import lifecycle, listings, maintenance
 
 
 @shared_task
@@ -22,3 +22,9 @@ def end_rentals() -> int:
 def refresh_listings() -> int:
     """What was missed, and what changes with time alone: silence, hours, the age of a benchmark, the market."""
     return listings.refresh(at=timezone.now())
+
+
+@shared_task
+def warn_of_maintenance() -> int:
+    """Renters whose rental runs into announced maintenance."""
+    return maintenance.warn(at=timezone.now())

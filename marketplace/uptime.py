@@ -2,45 +2,51 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 
-from gpunex.kit.spans import common, seconds, without
 from providers.models import Machine
-from reliability import scores
-
-DAYS = 90
-FULL = 0.999  # a heartbeat's width short of a day is still a day in full
+from reliability import explain, formulas, recorded, score_words
+from reliability.days import DAYS, Day
 
 
 @dataclass(frozen=True)
 class Uptime:
-    """``states``: one a day, oldest first: ok, part, down, excused (only planned time is missing), none (not declared)."""
+    """The last days up to today, oldest first. ``states``: ok, part, down, excused (only excused time is missing), none."""
 
-    states: list[str]
-    first: date
-    last: date
+    days: list[Day]
+
+    @property
+    def states(self) -> list[str]:
+        return [day.state for day in self.days]
+
+    @property
+    def titles(self) -> list[str]:
+        """What each day was, in words."""
+        return [score_words.day_in_words(day) for day in self.days]
+
+    @property
+    def first(self) -> date:
+        return self.days[0].day
+
+    @property
+    def last(self) -> date:
+        return self.days[-1].day
 
     @property
     def counts(self) -> Counter[str]:
         return Counter(self.states)
 
+    @property
+    def rows(self) -> list[tuple[Day, str]]:
+        """The days that were not kept in full, the newest first, each with its words."""
+        return [
+            (day, said)
+            for day, said in reversed(list(zip(self.days, self.titles, strict=True)))
+            if day.state not in ("ok", "none")
+        ]
 
-def days_of(machine: Machine, *, at: datetime, days: int = DAYS) -> Uptime:
-    """The last ``days`` days up to today, which is judged by what has passed of it."""
-    today = datetime.combine(at.astimezone(UTC).date(), datetime.min.time(), UTC)
-    start = today - timedelta(days=days - 1)
-    spans = scores.uptime_spans(machine, start=start, end=at)
-    states = []
-    for number in range(days):
-        day = [(start + timedelta(days=number), min(at, start + timedelta(days=number + 1)))]
-        declared = common(spans["declared"], day)
-        owed = without(declared, spans["excused"])
-        if not declared:
-            states.append("none")
-        elif not owed:
-            states.append("excused")
-        else:
-            share = seconds(common(owed, spans["connected"])) / seconds(owed)
-            excused = seconds(owed) < seconds(declared)
-            states.append(("excused" if excused else "ok") if share >= FULL else "part" if share > 0 else "down")
-    return Uptime(states, start.date(), today.date())
+
+def days_of(machine: Machine, *, at: datetime) -> Uptime:
+    """The last 90 days of ``machine`` up to today, which is judged by what has passed of it."""
+    found = recorded.read(machine, since=at - timedelta(days=DAYS))
+    return Uptime(explain.days_of(found, at=at, version=formulas.counting(at)))

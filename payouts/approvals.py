@@ -2,7 +2,8 @@
 
 1. A payout up to the policy's cap a payout is approved when it is made. Above it, two administrators approve it.
 2. Nothing of a run is signed or handed to a bank before the run is cleared: by itself once it is made, if its total is at most the
-   policy's cap a run; else by two administrators. A payout that comes into a cleared run later waits if the total would be above that cap.
+   policy's cap a run; else by two administrators. A payout that comes into a cleared run later waits if the total would be above that cap;
+   one that comes into a run on its way to two approvals takes back the first: it was given to a smaller total.
 3. Off-cycle payouts and returns are runs of one payout: approving it clears its run. What of them leaves without a second administrator
    within 24 hours stays below the cap of one run as well, so that many small ones drain no more than one large one may.
 4. An administrator who asked for an off-cycle payout is the first of its two.

@@ -19,6 +19,7 @@ from billing.models import Deposit, DepositAddress
 from billing.proof import Check, Report
 from gpunex.chain.rpc import TOKEN_ACCOUNT_BYTES
 from gpunex.chain.transfers import incoming, token_delta
+from payouts.bank.proof import bank_check
 from payouts.models import Attempt, Payout, Rail
 
 LOOKS = 4
@@ -28,7 +29,7 @@ PAGE = 1000
 def verify_books(*, with_chain: bool = True) -> Report:
     """Prove the ledger by itself, the payouts against it and, ``with_chain``, both against the chain. Raises RpcUnavailable."""
     with proof.one_moment():
-        by_itself = [*ledger.verify_books().checks, *_payout_checks()]
+        by_itself = [*ledger.verify_books().checks, *_row_checks(), bank_check()]
     if not with_chain:
         return Report(by_itself)
     on_chain = _chain_checks()
@@ -39,11 +40,12 @@ def verify_books(*, with_chain: bool = True) -> Report:
     return Report(by_itself + on_chain)
 
 
-# --- payouts against the ledger --------------------------------------------------------------------------------------
+# --- rows against the ledger -----------------------------------------------------------------------------------------
 
-_FIGURE = "SELECT count(*) || ' payouts' FROM payouts_payout"
-_PAYOUTS = [
+_PAYOUTS = "payouts", "SELECT count(*) FROM payouts_payout"
+_ROWS = [
     (
+        _PAYOUTS,
         # Set aside once, and since then where the state says: in transit, paid, given back to where it came from, or returned by a bank.
         "each payout's money is where its state says",
         """WITH moved AS (
@@ -75,6 +77,7 @@ _PAYOUTS = [
            ) AS off GROUP BY place""",
     ),
     (
+        _PAYOUTS,
         "each payout's statement is there and says its amount",
         """SELECT 'payout ' || p.public_id, p.amount_micro FROM payouts_payout p LEFT JOIN billing_statement s
            ON s.kind = 'payout' AND s.organisation_id = p.organisation_id AND s.reference = p.public_id::text
@@ -82,21 +85,44 @@ _PAYOUTS = [
              AND (s.sha256 IS DISTINCT FROM p.statement_sha256 OR (s.body->>'amount_micro')::bigint IS DISTINCT FROM p.amount_micro)""",
     ),
     (
+        _PAYOUTS,
         "nothing of a run that is not cleared has left",
         """SELECT 'payout ' || p.public_id, p.amount_micro FROM payouts_payout p JOIN payouts_payoutrun r ON r.id = p.run_id
            WHERE r.cleared_at IS NULL AND (
                p.state IN ('signed', 'exported', 'paid', 'returned') OR EXISTS (SELECT 1 FROM payouts_attempt a WHERE a.payout_id = p.id)
            )""",
     ),
+    (
+        ("deposits", "SELECT count(*) FROM billing_deposit"),
+        # On its owner's balance at once, or through what was unmatched.
+        "each deposit is on its owner's balance",
+        """SELECT 'deposit ' || d.public_id, greatest(1, abs(d.amount_micro - coalesce(last.amount_micro, 0)))
+           FROM billing_deposit d JOIN billing_transfer t ON t.id = d.transfer_id
+           LEFT JOIN billing_transfer m ON m.key = 'match:' || d.public_id
+           JOIN billing_transfer last ON last.id = coalesce(m.id, t.id)
+           JOIN billing_account c ON c.id = last.credit_id
+           WHERE t.amount_micro <> d.amount_micro OR last.amount_micro <> d.amount_micro
+             OR c.kind <> CASE WHEN d.state = 'credited' THEN 'renter.balance' ELSE 'deposits.unmatched' END
+             OR c.organisation_id IS DISTINCT FROM d.organisation_id""",
+    ),
+    (
+        ("statements", "SELECT count(*) FROM billing_statement"),
+        "statements are numbered without a gap",
+        """SELECT 'series ' || coalesce(n.name, s.series), greatest(1, abs(coalesce(n.last_number, 0) - coalesce(s.count, 0)))
+           FROM billing_statementseries n FULL JOIN (
+               SELECT series, count(*) AS count, max(number) AS highest FROM billing_statement GROUP BY series
+           ) AS s ON s.series = n.name
+           WHERE coalesce(n.last_number, 0) <> coalesce(s.count, 0) OR s.highest <> s.count""",
+    ),
 ]
 
 
-def _payout_checks() -> list[Check]:
+def _row_checks() -> list[Check]:
     with connection.cursor() as cursor:
-        cursor.execute(_FIGURE)
-        (figure,) = cursor.fetchone()
         checks = []
-        for name, query in _PAYOUTS:
+        for (of, count), name, query in _ROWS:
+            cursor.execute(count)
+            figure = f"{cursor.fetchone()[0]} {of}"
             cursor.execute(query)
             checks.append(
                 Check(name=name, figure=figure, off={place: int(micro) for place, micro in cursor.fetchall()})
@@ -129,9 +155,9 @@ class _Signed:
 
 def _chain_checks() -> list[Check]:
     attempts = {
-        signature: _Signed(*rest)
-        for signature, *rest in Attempt.objects.values_list(
-            "signature", "payout", "payout__amount_micro", "payout__state", "dead"
+        row.signature: _Signed(row.payout_id, row.payout.amount_micro, row.payout.state, row.dead)
+        for row in Attempt.objects.select_related("payout").only(
+            "signature", "dead", "payout__amount_micro", "payout__state"
         )
     }
     seen = _look(set(attempts))

@@ -79,6 +79,11 @@ class ReturnForm(forms.Form):
         text = (data.get("amount") or "").strip()
         data["amount_micro"] = None
         if data.get("how") != self.AMOUNT:
+            # An amount beside "everything" may be meant either way, and more than was meant can't be taken back.
+            if text:
+                self.add_error(
+                    "amount", _("You wrote an amount and chose everything. Choose “This amount”, or leave this empty.")
+                )
             return data
         if not text:
             self.add_error("amount", _("Write how much, or choose everything."))

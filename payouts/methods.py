@@ -1,7 +1,7 @@
 """Where an organisation's money goes: on each rail one destination in force, and at most one that waits to replace it.
 
-1. The first destination of all counts at once. A change counts after the policy's cool-down (48 hours), until when the old one
-   stands; the owners are told by mail, and may cancel.
+1. The first destination of all counts at once, unless whoever named it joined the organisation less than a cool-down ago. A change
+   counts after the policy's cool-down (48 hours), until when the old one stands; the owners are told by mail, and may cancel.
 2. The rail and the cadence that an organisation picks count from its next period (``take_up_choices``). A rail is taken up only if
    its destination is in force and was named a cool-down ago or longer: another rail is no way around rule 1.
 3. A wallet is kept only with a proof that its owner holds its key (``payouts.challenges``), a bank account only encrypted.
@@ -22,6 +22,7 @@ from gpunex.kit.refusals import Refusal
 from gpunex.policy.models import Policy
 from payouts import notices
 from payouts.models import PayoutMethod, PayoutPreference, Rail
+from providers.models import Provider
 
 MAY_CHANGE = (Membership.Role.OWNER, Membership.Role.BILLING)
 
@@ -125,6 +126,12 @@ def cool_down() -> timedelta:
     return timedelta(hours=Policy.load().wallet_cool_down_hours)
 
 
+def trusted_from(method: PayoutMethod) -> datetime:
+    """From when on money goes to ``method`` whatever rail was picked: at once to the first destination of all, else a cool-down later."""
+    first = not PayoutMethod.objects.filter(organisation=method.organisation_id, pk__lt=method.pk).exists()
+    return method.active_from if first else max(method.active_from, method.created_at + cool_down())
+
+
 # --- changes ---------------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +149,7 @@ def keep_method(
     proof: dict[str, Any] | None = None,
 ) -> PayoutMethod:
     """Make this the rail's destination: at once if it is the first, else after the cool-down, in place of a change that waited.
+    Also the first one waits if it is named by somebody who has only just come.
 
     A wallet has an ``address`` that was looked at on chain, and the ``proof`` that its owner signed; a bank account has its
     ``details`` in clear (encrypted here), what is shown of them, and the bank's country. The organisation's first destination of
@@ -176,10 +184,13 @@ def keep_method(
         created_by=by,
         created_at=at,
         verified_at=at if proof else None,
-        active_from=at if standing is None else at + cool_down(),
+        active_from=at if standing is None and not _is_new(by, organisation, at=at) else at + cool_down(),
     )
     data = {"address": address or masked, "by": by.email}
-    if standing is None:
+    if standing is None and method.active_from > at:
+        event = notices.DESTINATION_WAITS
+        data |= {"active_at": method.active_from.isoformat()}
+    elif standing is None:
         event = notices.WALLET_CONNECTED if rail == Rail.USDC else notices.BANK_CONNECTED
     else:
         event = notices.WALLET_CHANGES if rail == Rail.USDC else notices.BANK_CHANGES
@@ -201,8 +212,10 @@ def cancel_change(*, organisation: Organisation, by: User, at: datetime, rail: s
     _waiting(organisation, rail, at).update(removed_at=at)
     standing = active_method(organisation, at, rail)
     data = {"address": waiting.address or waiting.masked, "by": by.email}
-    data["before"] = (standing.address or standing.masked) if standing else ""
-    _tell(waiting, notices.CHANGE_CANCELLED, "cancelled", at=at, data=data)
+    if standing is not None:
+        data["before"] = standing.address or standing.masked
+    event = notices.CHANGE_CANCELLED if standing is not None else notices.DESTINATION_DROPPED
+    _tell(waiting, event, "cancelled", at=at, data=data)
 
 
 @transaction.atomic
@@ -250,7 +263,7 @@ def take_up_choices(*, organisation: Organisation, cut_off: datetime, at: dateti
     destination is younger than the cool-down. Precondition: inside a transaction.
     """
     preference = PayoutPreference.objects.select_for_update(no_key=True).filter(organisation=organisation).first()
-    if preference is None:
+    if preference is None or not (preference.next_cadence or preference.next_rail):
         return
     if preference.next_cadence and _before(preference.next_cadence_at, cut_off):
         preference.cadence, preference.next_cadence, preference.since = preference.next_cadence, "", cut_off
@@ -269,9 +282,18 @@ def _waiting(organisation: Organisation, rail: str, at: datetime) -> Any:
     return PayoutMethod.objects.standing(at).filter(organisation=organisation, rail=rail, active_from__gt=at)
 
 
+def _is_new(user: User, organisation: Organisation, *, at: datetime) -> bool:
+    """Whether ``user`` joined less than a cool-down ago. Memberships are made by our staff: none of us gets at anybody's money that way."""
+    if organisation.created_by_id == user.pk:
+        return False
+    return Membership.objects.filter(organisation=organisation, user=user, created_at__gt=at - cool_down()).exists()
+
+
 def _same(method: PayoutMethod, *, address: str, details: dict[str, str] | None) -> bool:
     return method.address == address if address else details_of(method) == details
 
 
 def _tell(method: PayoutMethod, event: Event, what: str, *, at: datetime, data: dict[str, str]) -> None:
+    if not Provider.objects.filter(organisation=method.organisation_id).exists():
+        event = notices.OF_BALANCE.get(event.name, event)
     notify(organisation=method.organisation, event=event, key=f"method:{method.pk}:{what}", at=at, data=data)

@@ -1,7 +1,7 @@
 """How organisations are paid (PayoutMethod), when (PayoutRun), what (Payout) and by which signed bytes (Attempt)."""
 
 import uuid
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from django.conf import settings
@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from gpunex.accounts.models import Organisation
+from gpunex.kit import show
 from gpunex.kit.money import UsdcField
 
 
@@ -168,7 +169,7 @@ class PayoutRun(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.get_kind_display()} {self.period_end:%Y-%m-%d}"
+        return f"{self.get_kind_display()} {show.day_text(self.period_end.astimezone(UTC).date())}"
 
 
 class Payout(models.Model):
@@ -340,7 +341,7 @@ class FxRate(models.Model):
         indexes = [models.Index(fields=["currency", "-quoted_at"], name="rate_newest")]
 
     def __str__(self) -> str:
-        return f"{self.currency} {self.micro_per_unit}"
+        return f"1 {self.currency} = {show.price(self.micro_per_unit)} USDC"
 
 
 class BankFile(models.Model):

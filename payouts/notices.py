@@ -62,11 +62,35 @@ BANK_CHANGES = Event(
     path="/provider/payouts",
     state="warn",
 )
+DESTINATION_WAITS = Event(
+    name="destination_waits",
+    subject=_("A destination for your payouts was named by a new member"),
+    paragraphs=(
+        _("From %(active_at)s on, payouts go to %(address)s. Until then they are kept for you."),
+        _(
+            "Named by %(by)s, who joined your organisation only lately. If that was none of you, cancel it on the Payouts page and write to us at once."
+        ),
+    ),
+    action=_("Open payouts"),
+    path="/provider/payouts",
+    state="warn",
+)
 CHANGE_CANCELLED = Event(
     name="destination_change_cancelled",
     subject=_("A change of where your payouts go was cancelled"),
     paragraphs=(
         _("Payouts go on to %(before)s, and not to %(address)s."),
+        _("Cancelled by %(by)s. If that was none of you, write to us at once."),
+    ),
+    action=_("Open payouts"),
+    path="/provider/payouts",
+    state="info",
+)
+DESTINATION_DROPPED = Event(
+    name="destination_dropped",
+    subject=_("A destination for your payouts was taken back"),
+    paragraphs=(
+        _("Nothing goes to %(address)s."),
         _("Cancelled by %(by)s. If that was none of you, write to us at once."),
     ),
     action=_("Open payouts"),
@@ -86,6 +110,64 @@ RAIL_CHOSEN = Event(
     path="/provider/payouts",
     state="warn",
 )
+# To who provides nothing: no payouts page is theirs, and what goes to the wallet is unused balance.
+BALANCE_WALLET_CONNECTED = Event(
+    name="balance_wallet_connected",
+    subject=_("A wallet was connected for your unused balance"),
+    paragraphs=(
+        _("What you take out of your balance goes to %(address)s."),
+        _("Connected by %(by)s. If that was none of you, write to us at once."),
+    ),
+    action=_("Open the returns"),
+    path="/balance/return",
+    state="ok",
+)
+BALANCE_WALLET_CHANGES = Event(
+    name="balance_wallet_changes",
+    subject=_("The wallet for your unused balance is about to change"),
+    paragraphs=(
+        _(
+            "From %(active_at)s on, what you take out of your balance goes to %(address)s. Until then it goes to %(before)s."
+        ),
+        _(
+            "Asked for by %(by)s. If that was none of you, cancel the change where you take money out, and write to us at once."
+        ),
+    ),
+    action=_("Open the returns"),
+    path="/balance/return",
+    state="warn",
+)
+BALANCE_WALLET_WAITS = Event(
+    name="balance_wallet_waits",
+    subject=_("A wallet for your unused balance was named by a new member"),
+    paragraphs=(
+        _("From %(active_at)s on, balance can go back to %(address)s. Until then it stays."),
+        _(
+            "Named by %(by)s, who joined your organisation only lately. If that was none of you, cancel it where you take money out, and write to us at once."
+        ),
+    ),
+    action=_("Open the returns"),
+    path="/balance/return",
+    state="warn",
+)
+BALANCE_WALLET_DROPPED = Event(
+    name="balance_wallet_dropped",
+    subject=_("A change of the wallet for your unused balance was cancelled"),
+    paragraphs=(
+        _("Nothing goes to %(address)s."),
+        _("Cancelled by %(by)s. If that was none of you, write to us at once."),
+    ),
+    action=_("Open the returns"),
+    path="/balance/return",
+    state="info",
+)
+OF_BALANCE = {
+    WALLET_CONNECTED.name: BALANCE_WALLET_CONNECTED,
+    WALLET_CHANGES.name: BALANCE_WALLET_CHANGES,
+    DESTINATION_WAITS.name: BALANCE_WALLET_WAITS,
+    CHANGE_CANCELLED.name: BALANCE_WALLET_DROPPED,
+    DESTINATION_DROPPED.name: BALANCE_WALLET_DROPPED,
+}
 PAYOUT_PAID = Event(
     name="payout_paid",
     subject=_("%(amount_micro)s were paid to your wallet"),

@@ -16,7 +16,7 @@ from payouts.models import Attempt, Payout, Rail
 from payouts.notices import alert
 from payouts.outcomes import give_back, hold, paid_on_chain, set_state
 from payouts.passing import never_stopping_the_rest
-from payouts.signing import send
+from payouts.signing import BLOCKHASH_LIFE, send
 
 log = structlog.get_logger(__name__)
 
@@ -25,8 +25,9 @@ RESEND_EVERY = timedelta(seconds=2)
 HEIGHT_MARGIN = 32
 # Blocks have a window, and so has trust: nothing is called dead within a minute, whatever heights are told.
 DEAD_NOT_BEFORE = timedelta(seconds=60)
-# A blockhash lives for 150 blocks, which come a few a second. A height that no clock explains is a slot, or a lie.
-BLOCKHASH_LIFE = 150
+# Nor because of one look: an index that lags has caught up by the second one.
+LOOK_AGAIN_AFTER = timedelta(seconds=60)
+# A blockhash lives for so many blocks, which come a few a second. A height that no clock explains is a slot, or a lie.
 BLOCKS_A_SECOND_MOST = 10
 HEIGHT_SLACK = 1_000
 ANSWERS_NEEDED = 2
@@ -70,13 +71,35 @@ def _unseen(attempt: Attempt, *, heights: Sequence[int], resend: bool, at: datet
         return 0
     if attempt.signed_at > at - DEAD_NOT_BEFORE or len(believed) < min(ANSWERS_NEEDED, len(treasury.rpc().nodes)):
         return 0
-    # The last look comes after the height was seen to be past: what landed until then is in the history now.
-    answers = _answers(lambda node: treasury.rpc().get_signature_statuses([attempt.signature], node=node)[0])
-    if len(answers) < ANSWERS_NEEDED or any(answer is not None for answer in answers):
+    # The last looks come after the height was seen to be past: what landed until then is in the history now.
+    answers = _answers(lambda node: _known_to(node, attempt))
+    if len(answers) < ANSWERS_NEEDED or any(answers):
+        return 0
+    if not _unseen_for_long(attempt, at=at):
         return 0
     failpoints.passing("proven dead")
     evidence = {"heights": list(heights), "histories": len(answers)}
     return _dead(attempt, reason=Payout.Reason.EXPIRED, evidence=evidence, at=at)
+
+
+def _known_to(node: int, attempt: Attempt) -> bool:
+    """Whether this node's history has the attempt. Raises RpcUnavailable if it does not even have what it says came last for USDC:
+    a history that forgets, or is away for a while, proves nothing."""
+    rpc = treasury.rpc()
+    newest = [entry["signature"] for entry in rpc.get_signatures_for_address(treasury.mint(), limit=1, node=node)]
+    asked, *others = rpc.get_signature_statuses([attempt.signature, *newest], node=node)
+    if asked is None and (not others or None in others):
+        raise RpcUnavailable("the history is not there")
+    return asked is not None
+
+
+def _unseen_for_long(attempt: Attempt, *, at: datetime) -> bool:
+    """Whether two looks with time between them found nothing. A history may lag behind the height that its node tells."""
+    first = attempt.evidence.get("unseen_at")
+    if first is not None:
+        return datetime.fromisoformat(first) <= at - LOOK_AGAIN_AFTER
+    Attempt.objects.filter(pk=attempt.pk, dead=False).update(evidence=attempt.evidence | {"unseen_at": at.isoformat()})
+    return False
 
 
 def _explained(attempt: Attempt, height: int, *, at: datetime) -> bool:

@@ -1,7 +1,7 @@
 """Unused balance goes back to its owner, through the payout path: the same attempts, caps, statement and receipts.
 
 1. Only an owner or somebody with the billing role asks, and only to the USDC wallet in force whose owner proved by a signature to hold
-   its key. A wallet that waits for its cool-down is not in force.
+   its key. A wallet that waits for its cool-down is not in force, and one that was connected beside a bank account waits for it here.
 2. What running rentals need for the policy's runway stays: a return never cuts short what was started. Everything below is unused.
 3. From one USDC on, or everything that is left.
 4. Once per ``key``, which the page makes: pressing twice, or sending again after a lost answer, returns the first one. The same key with
@@ -46,6 +46,13 @@ class WalletNotProven(Refusal):
     )
 
 
+class WalletTooNew(Refusal):
+    code = "wallet_too_new"
+    message = _(
+        "This wallet was connected beside the bank account that payouts go to. Balance can go back to it from %(when)s on; the owners were told."
+    )
+
+
 class NothingUnused(Refusal):
     code = "nothing_unused"
     message = _("Nothing can be returned now: the balance is empty, or the running rentals need it. Stop them first.")
@@ -58,7 +65,9 @@ class LessThanLeast(Refusal):
 
 class MoreThanUnused(NotEnoughMoney):
     code = "more_than_unused"
-    message = _("At most %(have)s USDC can be returned now; the running rentals need the rest for their next hour.")
+    message = _(
+        "At most %(have)s USDC can be returned now: your balance, less what running rentals need for their next hour."
+    )
 
 
 class AnotherRequest(Refusal):
@@ -86,12 +95,15 @@ def unused(organisation: Organisation, *, at: datetime) -> Unused:
 
 
 def destination(organisation: Organisation, at: datetime) -> PayoutMethod:
-    """The wallet that balance goes back to. Raises NoWalletToReturnTo, WalletNotProven."""
+    """The wallet that balance goes back to. Raises NoWalletToReturnTo, WalletNotProven, WalletTooNew."""
     method = methods.active_method(organisation, at, Rail.USDC)
     if method is None:
         raise NoWalletToReturnTo
     if method.verified_at is None:
         raise WalletNotProven
+    trusted_from = methods.trusted_from(method)
+    if at < trusted_from:
+        raise WalletTooNew(when=show.moment(trusted_from))
     return method
 
 
@@ -99,7 +111,7 @@ def destination(organisation: Organisation, at: datetime) -> PayoutMethod:
 def ask_back(*, organisation: Organisation, amount_micro: int | None, by: User, at: datetime, key: str) -> Payout:
     """Send ``amount_micro`` of the unused balance back, or everything (None), once per ``key``.
 
-    Raises NotForThisRole, NoWalletToReturnTo, WalletNotProven, NothingUnused, LessThanLeast, MoreThanUnused, AnotherRequest.
+    Raises NotForThisRole, NoWalletToReturnTo, WalletNotProven, WalletTooNew, NothingUnused, LessThanLeast, MoreThanUnused, AnotherRequest.
     """
     if not methods.may_change(organisation, by):
         raise NotForThisRole

@@ -12,19 +12,18 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
 from typing import NamedTuple
 
 import structlog
 from django.db import transaction
-from django.db.models import Sum
 from django.utils.translation import gettext_lazy as _
 
-from billing import debts, ledger, metering, statements
+from billing import ledger, metering, statements
 from billing.ledger import Kind, Move, NotEnoughMoney, ReasonMissing
-from billing.models import Account, Meter
+from billing.models import Account
 from gpunex.accounts.models import Organisation, User
 from gpunex.kit.conflicts import retrying
 from gpunex.kit.refusals import Refusal
@@ -37,6 +36,7 @@ from payouts.bank.rates import Converted
 from payouts.methods import active_method, cadence_of, take_up_choices
 from payouts.models import Cadence, Payout, PayoutMethod, PayoutPreference, PayoutRun, Rail
 from payouts.notices import alert
+from payouts.payable import Payable, after_debts, payable_at
 from payouts.periods import execution_date, minimum_micro, next_period_end, period_ends, period_start
 
 log = structlog.get_logger(__name__)
@@ -228,7 +228,7 @@ def _pay(
     payable = payable_at(organisation, run.period_end)
     if payable.micro < least_micro:
         return None
-    payable = _after_debts(organisation, payable, at=at)
+    payable = after_debts(organisation, payable, at=at)
     if payable.micro < least_micro:
         return None
     converted = rates.convert(payable.micro, currency_of(run.rail), at) if run.rail in BANKS else None
@@ -242,57 +242,6 @@ def _pay(
         by=None,
         at=at,
     )
-
-
-# --- how much --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Payable:
-    """What can be paid out now, what was earned after the cut-off, and what stays for rentals that run."""
-
-    micro: int
-    later_micro: int
-    kept_micro: int
-
-
-def payable_at(organisation: Organisation, cut_off: datetime | None) -> Payable:
-    """What was earned (before ``cut_off``, if given), is not paid out yet and need not be kept back.
-
-    Locks the account until the transaction ends.
-    """
-    account = ledger.account(Kind.PROVIDER_PAYABLE, organisation=organisation)
-    account = Account.objects.select_for_update(no_key=True).get(pk=account.pk)
-    later = 0
-    if cut_off is not None:
-        later = account.incoming.filter(effective_at__gte=cut_off).aggregate(total=Sum("amount_micro"))["total"] or 0
-    kept = kept_back(organisation)
-    return Payable(micro=max(0, account.balance_micro - later - kept), later_micro=later, kept_micro=kept)
-
-
-def kept_back(organisation: Organisation) -> int:
-    """What stays until the rentals that run now have ended: the most that a break of them would credit to their renters.
-
-    Without it a provider could be paid for a rental, break it, and leave its credit to the platform. The longest credit
-    of any tier is counted, since a meter knows no tiers; once a rental ends well all of it is payable.
-    """
-    policy = Policy.load()
-    minutes = max(policy.sla_community_minutes, policy.sla_enterprise_minutes)
-    return sum(
-        min(billed - fee, rate * minutes // 60)
-        for billed, fee, rate in Meter.objects.filter(payee=organisation, closed=False).values_list(
-            "billed_gross_micro", "billed_fee_micro", "rate_micro_per_hour"
-        )
-    )
-
-
-def _after_debts(organisation: Organisation, payable: Payable, *, at: datetime) -> Payable:
-    """What is payable once the provider's debts are taken out of it. Precondition: ``payable_at`` in this transaction."""
-    if payable.micro <= 0:
-        return payable
-    recovered = debts.recover(organisation=organisation, at=at, limit_micro=payable.micro)
-    failpoints.passing("debts were recovered")
-    return replace(payable, micro=payable.micro - recovered)
 
 
 # --- by hand ---------------------------------------------------------------------------------------------------------
@@ -325,7 +274,7 @@ def _pay_off_cycle(
         raise NoPayoutMethod
     if transfers.doubt(method) is not None:
         raise AccountInDoubt
-    payable = _after_debts(organisation, payable_at(organisation, None), at=at)
+    payable = after_debts(organisation, payable_at(organisation, None), at=at)
     amount = payable.micro if amount_micro is None else amount_micro
     if amount <= 0:
         raise NothingToPay
@@ -404,6 +353,8 @@ def _reserve(
     payout.save(force_insert=True)
     if by is not None:
         payout.approved_by.add(by)
+    elif run.cleared_at is None:
+        run.approved_by.clear()  # whoever approved the run has not seen this payout in it
     if run.kind == PayoutRun.Kind.OFF_CYCLE and alone:
         run.cleared_at = at
         run.save(update_fields=["cleared_at"])
@@ -413,7 +364,7 @@ def _reserve(
         approvals.tell_waiting(payout, at=at)
     ledger.post(
         key=f"payout:{payout.public_id}:reserve",
-        debit=ledger.account(Kind.PROVIDER_PAYABLE, organisation=organisation),
+        debit=payable.account,
         credit=ledger.account(Kind.IN_TRANSIT, organisation=organisation, reference=payout.public_id),
         amount_micro=amount_micro,
         kind=Move.PAYOUT,

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Q, Sum, prefetch_related_objects
 from django.utils.translation import gettext_lazy as _
 
 from billing import collecting, treasury
@@ -29,6 +29,9 @@ from payouts.passing import never_stopping_the_rest
 log = structlog.get_logger(__name__)
 
 BLOCKHASH_GOOD_FOR_S = 20.0
+# For how many blocks a transaction with a blockhash can land; a height further off than this is a slot, or a lie.
+BLOCKHASH_LIFE = 150
+HEIGHTS_APART_MOST = 10_000
 SIGNED_A_PASS = 500
 # What one transaction costs the treasury in lamports, generously: signature and priority fee.
 FEE_LAMPORTS = 100_000
@@ -202,15 +205,26 @@ def _fresh_blockhashes() -> Iterator[tuple[str, int]]:
     """One blockhash for twenty seconds: a run of hundreds asks a few times, not hundreds of times."""
     while True:
         fetched = time.monotonic()
-        blockhash = treasury.rpc().get_latest_blockhash()
+        blockhash, last = treasury.rpc().get_latest_blockhash()
+        last = _never_too_early(last)
         while time.monotonic() - fetched < BLOCKHASH_GOOD_FOR_S:
-            yield blockhash
+            yield blockhash, last
+
+
+def _never_too_early(last: int) -> int:
+    """The last block height at which a blockhash may land, as one node tells it, and no earlier than any node's height has it.
+
+    Believed alone, a node that keeps the bytes for itself and names a height too low would have us sign anew while the first
+    transaction can still land. Too late a height costs time and nothing else.
+    """
+    heights = treasury.rpc().get_block_heights()
+    return max([last, *(height + BLOCKHASH_LIFE for height in heights if height <= last + HEIGHTS_APART_MOST)])
 
 
 def _sign(payout: Payout, *, blockhash: tuple[str, int], price: int, opens: bool, at: datetime) -> Attempt | None:
     """The signed bytes as a committed row; None if somebody else was first, or payouts were paused meanwhile."""
-    # A second attempt takes the generous limit: the first one's may have been the reason.
-    limit = CU_LIMIT if payout.attempts.exists() else _units(payout, blockhash=blockhash)
+    # Whoever is signed anew says why, and takes the generous limit: the first one's may have been the reason.
+    limit = CU_LIMIT if payout.state_reason else _units(payout, blockhash=blockhash)
     with transaction.atomic():
         locked = _locked(payout)
         if locked is None or Policy.load().payouts_paused:
@@ -218,7 +232,7 @@ def _sign(payout: Payout, *, blockhash: tuple[str, int], price: int, opens: bool
         signed = _signed(locked, blockhash=blockhash, price=price, limit=limit)
         attempt = Attempt.objects.create(
             payout=locked,
-            number=locked.attempts.count() + 1,
+            number=len(locked.attempts.all()) + 1,
             raw=signed.raw,
             signature=signed.signature,
             blockhash=signed.blockhash,
@@ -238,9 +252,10 @@ def _locked(payout: Payout) -> Payout | None:
         .select_related("organisation", "run")
         .filter(pk=payout.pk, state=Payout.State.APPROVED)
     )
-    if not rows or Attempt.objects.filter(payout=payout, dead=False).exists():
+    if not rows:
         return None
-    return rows[0]
+    prefetch_related_objects(rows, "attempts")  # after the lock
+    return None if any(not attempt.dead for attempt in rows[0].attempts.all()) else rows[0]
 
 
 def _signed(payout: Payout, *, blockhash: tuple[str, int], price: int, limit: int) -> SignedTransfer:

@@ -10,8 +10,8 @@
 2. What sending answers decides nothing: not a time-out, not "already processed", not "blockhash not found". Only the chain does,
    asked by signature with its whole history.
 3. Dead is: a minute after signing at the earliest, the least block height of at least two answers is past the last valid one and a
-   margin, and after that two answers know nothing of the signature. One node may lie, lag, or answer with the slot (22 million ahead); a
-   height that the clock does not explain counts for nothing.
+   margin, and after that two nodes know nothing of the signature, twice, a minute apart. One node may lie, lag, or answer with the slot
+   (22 million ahead); a height that the clock does not explain counts for nothing, nor does a history that misses what is known to be there.
 4. Paid is: final, without an error, and the transaction gave this amount to this owner with this memo, as two answers tell it.
 5. A node that does not answer changes no state; one that asked to be left alone for a while is.
 6. Two workers at once are harmless: each step locks the payout, looks again at its state, and one live attempt a payout is a constraint.

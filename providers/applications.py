@@ -44,8 +44,6 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     State.WITHDRAWN: frozenset(),
 }
 MOST_ENTRIES = 50
-# Versions that the installer asks for (specification K, "host").
-DOCKER_LEAST, TOOLKIT_LEAST = "25", "1.17.8"
 
 
 class WrongState(Refusal):
@@ -259,8 +257,8 @@ def approve(
             "fee": _percent(policy.fee_bps),
             "kept": _percent(10_000 - policy.fee_bps),
             "site": settings.PUBLIC_URL,
-            "docker": DOCKER_LEAST,
-            "toolkit": TOOLKIT_LEAST,
+            "docker": Policy.load().docker_least,
+            "toolkit": Policy.load().toolkit_least,
             "expires_at": iso_z(token_expiry(at=at)),
         },
         secret={"secret_token": token},

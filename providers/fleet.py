@@ -26,7 +26,8 @@ from django.db import models
 from django.db.models import Prefetch
 from django.utils.translation import gettext_lazy as _
 
-from providers.models import Gpu, GpuClaim, GpuModel, Machine, Provider, Schedule
+from providers import maintenance
+from providers.models import Gpu, GpuClaim, GpuModel, Machine, MaintenanceWindow, Provider, Schedule
 from providers.schedules import declared
 
 
@@ -52,6 +53,7 @@ class Hidden(models.TextChoices):
     UNSETTLED = "unsettled", _("its connection keeps breaking")
     SIMULATED = "simulated", _("simulated machines are not offered here")
     DRAINING = "draining", _("draining")
+    MAINTENANCE = "maintenance", _("planned maintenance runs")
     PROVIDER = "provider", _("hidden by you")
     HOURS = "hours", _("outside its hours")
 
@@ -139,9 +141,12 @@ def read(
     ``priced``: pks of the models that the provider asks a price for; None leaves prices out of the judgement.
     """
     found = Machine.objects.filter(provider=provider, retired_at__isnull=not retired)
+    planned = MaintenanceWindow.objects.filter(cancelled_at=None, starts_at__lte=at, ends_at__gt=at)
     cards = Gpu.objects.present().select_related("variant__model").defer("facts").order_by("index", "pk")
     machines = list(
-        found.defer("host").prefetch_related("schedules", Prefetch("gpus", queryset=cards)).order_by("name", "pk")
+        found.defer("host")
+        .prefetch_related("schedules", Prefetch("maintenance", queryset=planned), Prefetch("gpus", queryset=cards))
+        .order_by("name", "pk")
     )
     claims = dict(GpuClaim.objects.current(at).filter(lane=0, gpu__machine__in=machines).values_list("gpu_id", "kind"))
     return Fleet([_host(machine, claims, priced, offline_seconds, at) for machine in machines])
@@ -179,6 +184,8 @@ def _hidden(machine: Machine, schedule: Schedule | None, at: datetime) -> Hidden
         return Hidden.DRAINING
     if machine.hidden_at is not None:
         return Hidden.PROVIDER
+    if maintenance.begun(maintenance.first_of(machine.maintenance.all(), at), at):
+        return Hidden.MAINTENANCE
     return None if schedule is not None and declared(schedule, at) else Hidden.HOURS
 
 

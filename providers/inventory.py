@@ -90,6 +90,16 @@ def take(*, machine: Machine, inventory: dict[str, Any], at: datetime, key: Enro
     return taken
 
 
+def card_uuid(text: str) -> str:
+    """A card's UUID as it is kept: two reports of one card that differ in case are of one card.
+
+    >>> card_uuid("GPU-8D0F4C5E-ABCD")
+    'GPU-8d0f4c5e-abcd'
+    """
+    prefix, dash, rest = text.partition("-")
+    return prefix + dash + rest.lower()
+
+
 def variant_of(name: str, vram_mib: int | None, variants: list[GpuVariant]) -> GpuVariant | None:
     """The catalogue's card of this NVML name and memory; None for one that the catalogue does not know."""
     if vram_mib is None:

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from gpunex.kit.spans import Span, common, merged
 from gpunex.kit.time import zone
+from providers import maintenance
 from providers.models import ApplicationEntry, Machine, Schedule
 from providers.weeks import DAY, span
 
@@ -43,36 +44,51 @@ class Hours:
         if self.windows is None:
             return merged([(start, end)])
         found = []
+        weekly = [span(window) for window in self.windows]
         # A day earlier, for the window that began yesterday and runs over midnight.
         day = start.astimezone(self.zone).date() - timedelta(days=1)
         last = end.astimezone(self.zone).date()
         while day <= last:
-            for window in self.windows:
-                opens, closes = span(window)
+            for opens, closes in weekly:
                 if opens // DAY == day.weekday():
                     minutes = opens % DAY
-                    closes += minutes - opens
-                    found.append((_utc(self.zone, day, minutes, fold=0), _utc(self.zone, day, closes, fold=1)))
+                    until = minutes + closes - opens
+                    found.append((_utc(self.zone, day, minutes, fold=0), _utc(self.zone, day, until, fold=1)))
             day += timedelta(days=1)
         return common(found, [(start, end)])
 
 
 @lru_cache(maxsize=100_000)  # scores ask for the same days of the same zones, machine after machine
-def _utc(zone: ZoneInfo, day: date, minutes: int, *, fold: int) -> datetime:
+def _utc(where: ZoneInfo, day: date, minutes: int, *, fold: int) -> datetime:
     """Wall-clock time as UTC. ``fold`` chooses among two equal ones; one that is skipped is the moment of the skip."""
     days, minutes = divmod(minutes, DAY)
-    wall = datetime.combine(day + timedelta(days=days), time(minutes // 60, minutes % 60, fold=fold), tzinfo=zone)
+    wall = datetime.combine(day + timedelta(days=days), time(minutes // 60, minutes % 60, fold=fold), tzinfo=where)
     at = wall.astimezone(UTC)
-    if at.astimezone(zone).replace(tzinfo=None) == wall.replace(tzinfo=None):
+    if at.astimezone(where).replace(tzinfo=None) == wall.replace(tzinfo=None):
         return at
     at, later = (wall.replace(fold=fold).astimezone(UTC) for fold in (1, 0))
-    before = at.astimezone(zone).utcoffset()
-    while at < later and at.astimezone(zone).utcoffset() == before:
+    before = at.astimezone(where).utcoffset()
+    while at < later and at.astimezone(where).utcoffset() == before:
         at += timedelta(minutes=1)
     return at
 
 
-def hours_of(schedule: Schedule) -> Hours:
+class Version(Protocol):
+    """A version of a schedule: a row, or what an export says of one."""
+
+    @property
+    def pk(self) -> Any: ...
+    @property
+    def effective_from(self) -> datetime: ...
+    @property
+    def timezone(self) -> str: ...
+    @property
+    def always(self) -> bool: ...
+    @property
+    def windows(self) -> Any: ...
+
+
+def hours_of(schedule: Version) -> Hours:
     return Hours(zone=zone(schedule.timezone), windows=None if schedule.always else schedule.windows)
 
 
@@ -86,7 +102,7 @@ def in_force(machine: Machine, at: datetime) -> Schedule | None:
     return Schedule.objects.filter(machine=machine, effective_from__lte=at).order_by("-effective_from", "-pk").first()
 
 
-def declared_spans(versions: Sequence[Schedule], start: datetime, end: datetime) -> list[Span]:
+def declared_spans(versions: Sequence[Version], start: datetime, end: datetime) -> list[Span]:
     """What one machine's ``versions`` declare between ``start`` and ``end``, each while it was in force."""
     ordered = sorted(versions, key=lambda version: (version.effective_from, version.pk or 0))
     edges = (
@@ -106,9 +122,15 @@ def window_around(machine: Machine, at: datetime) -> tuple[datetime | None, date
     """When ``machine`` is offered, as its schedule tells: ``(from, until)``.
 
     Within declared hours: since when and until when, None where no edge is within eight days. Outside: the next window's
-    start (after ``at``) and end. Nothing declared in the next eight days: from the end of these, to be asked again.
+    start (after ``at``) and end. Nothing declared in the next eight days: from the end of these, to be asked again. Planned
+    maintenance ends the window early, and while it runs the machine is offered from its end.
     """
-    return edges(list(machine.schedules.all()), at)
+    opens, closes = edges(list(machine.schedules.all()), at)
+    planned = maintenance.of(machine, at)
+    if maintenance.begun(planned, at):
+        assert planned is not None
+        return planned.ends_at, None
+    return opens, maintenance.cut(closes, planned)
 
 
 def edges(versions: Sequence[Schedule], at: datetime) -> tuple[datetime | None, datetime | None]:

@@ -58,5 +58,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("provider/payouts/cadence", overview.cadence, name="cadence"),
     path("provider/payouts/<uuid:public_id>", receipts.payout, name="payout"),
     path("provider/performance", performance.performance, name="performance"),
+    path("provider/performance/<uuid:public_id>/events.json", performance.score_events, name="score_events"),
     path("provider/settings", settings.settings, name="settings"),
 ]

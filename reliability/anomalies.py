@@ -25,6 +25,8 @@ from gpunex.policy.models import Policy
 from providers.models import EnrolmentKey, Gpu, Machine
 from reliability.models import Anomaly, Benchmark
 
+type Oddity = tuple[Anomaly.Kind, Machine, dict[str, Any]]
+
 Kind, State = Anomaly.Kind, Anomaly.State
 
 TOO_GOOD, RUNS_LEAST = 1.10, 3
@@ -44,12 +46,18 @@ class AlreadyDecided(Refusal):
     message = _("This was decided already. Nothing was changed.")
 
 
-def note(*, kind: Anomaly.Kind, machine: Machine, gpu: Gpu | None = None, evidence: dict[str, Any], at: datetime) -> None:
+def note(
+    *, kind: Anomaly.Kind, machine: Machine, gpu: Gpu | None = None, evidence: dict[str, Any], at: datetime
+) -> None:
     """Keep that this was seen at ``at``."""
     with transaction.atomic():
         Machine.objects.select_for_update(no_key=True).only("pk").get(pk=machine.pk)
         known = Anomaly.objects.filter(kind=kind, machine=machine, gpu=gpu)
-        row = known.filter(Q(state=State.OPEN) | Q(last_seen_at__gt=at - SETTLED)).order_by("-last_seen_at", "-pk").first()
+        row = (
+            known.filter(Q(state=State.OPEN) | Q(last_seen_at__gt=at - SETTLED))
+            .order_by("-last_seen_at", "-pk")
+            .first()
+        )
         if row is None:
             Anomaly.objects.create(
                 kind=kind, machine=machine, gpu=gpu, evidence=evidence, first_seen_at=at, last_seen_at=at
@@ -78,13 +86,13 @@ def look_at_runs(*, runs: Sequence[Benchmark], at: datetime) -> None:
     for run in runs:
         if not run.performance:
             continue
-        before = list(
+        before: list[float] = list(
             Benchmark.objects.filter(
                 gpu=run.gpu_id, state=Benchmark.State.ACCEPTED, kernel_version=run.kernel_version, performance__gt=0
             )
             .exclude(pk=run.pk)
             .order_by("-requested_at", "-pk")
-            .values_list("performance", flat=True)[:100]
+            .values_list("performance", flat=True)[:100]  # type: ignore[arg-type]  # above 0, so never None
         )
         if not before:
             continue
@@ -118,14 +126,14 @@ def look(*, at: datetime) -> int:
     return len(found)
 
 
-def _clocks(at: datetime) -> list[tuple[Kind, Machine, dict[str, Any]]]:
+def _clocks(at: datetime) -> list[Oddity]:
     machines = Machine.objects.connected(at, Policy.load().offline_seconds).filter(
         Q(clock_offset_ms__gt=CLOCK_MS) | Q(clock_offset_ms__lt=-CLOCK_MS)
     )
     return [(Kind.CLOCK, machine, {"offset_ms": machine.clock_offset_ms}) for machine in machines]
 
 
-def _gpu_counts(at: datetime) -> list[tuple[Kind, Machine, dict[str, Any]]]:
+def _gpu_counts(at: datetime) -> list[Oddity]:
     since = at - SETTLED
     machines = (
         Machine.objects.live()
@@ -140,7 +148,7 @@ def _gpu_counts(at: datetime) -> list[tuple[Kind, Machine, dict[str, Any]]]:
     return [(Kind.GPU_COUNT, machine, {"came": machine.came, "went": machine.went}) for machine in machines]
 
 
-def _many_machines(at: datetime) -> list[tuple[Kind, Machine, dict[str, Any]]]:
+def _many_machines(at: datetime) -> list[Oddity]:
     keys = (
         EnrolmentKey.objects.annotate(
             enrolled=Count("machines", filter=Q(machines__enrolled_at__gt=at - SETTLED)), newest=Max("machines__pk")

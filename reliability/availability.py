@@ -15,7 +15,7 @@ The first state that applies, and what its declared time counts as:
     hidden       hidden by its provider ("hide now" stays declared time)         not available
     draining     takes no new work                                               not available
     hung         its driver hangs                                                not available
-    delisted     below a benchmark floor                                         not available
+    delisted     below a floor other than that of uptime                         not available
     unmeasured   has to show again what it can do                                not available
     available    anything else                                                   available
 
@@ -66,7 +66,7 @@ CROSS JOIN LATERAL (SELECT CASE
     WHEN machine.hidden_at IS NOT NULL THEN 'hidden'
     WHEN machine.draining THEN 'draining'
     WHEN machine.nvml = 'hung' THEN 'hung'
-    WHEN gpu.delisted_at IS NOT NULL THEN 'delisted'
+    WHEN gpu.delisted_at IS NOT NULL AND gpu.delisted_reason ->> 'code' IS DISTINCT FROM 'uptime' THEN 'delisted'
     WHEN gpu.benchmarked_at IS NULL THEN 'unmeasured'
     ELSE 'available' END AS state) seen
 LEFT JOIN LATERAL (

@@ -2,7 +2,7 @@
 
 **When.** A card is measured as soon as its machine is connected and nothing runs on it, if it was never measured or has to
 prove itself again; after its driver, its agent or the card itself changed; after a health event; and about once in the
-policy's period, each card with an offset of its own, so that not all machines measure at once. One that failed is tried
+policy's period, each machine with an offset of its own, so that not all machines measure at once. One that failed is tried
 again ever more slowly, one below a floor after the policy's repeat time. A run takes the cards through
 ``providers.claims`` like everybody else, so it never meets a rental, and none starts on a machine that drains, is paused
 or is away.
@@ -57,7 +57,7 @@ GRAVE = (HealthEvent.Severity.DEGRADED, HealthEvent.Severity.FATAL)
 SLACK = timedelta(seconds=120)  # to hear of the assignment, to measure network and disk, to answer
 RETRY = timedelta(minutes=10)  # after a run that failed or was skipped; doubled with each further one
 RETEST_DELISTED = timedelta(hours=1)
-JITTER = 0.1  # of the period, a card's own
+JITTER = 0.1  # of the period, a machine's own
 MACHINES_A_SWEEP = 50
 UNREPORTED = "benchmark_unreported"
 
@@ -174,8 +174,8 @@ def due(gpu: Gpu, runs: Sequence[Benchmark], *, policy: Policy, at: datetime) ->
 
 
 def spread(gpu: Gpu) -> float:
-    """The card's own place in the period, −1 to 1, always the same one."""
-    return int.from_bytes(hashlib.sha256(gpu.public_id.bytes).digest()[:4]) / 2**32 * 2 - 1
+    """The card's place in the period, −1 to 1: always the same one, and that of its machine's other cards, measured with it."""
+    return int.from_bytes(hashlib.sha256(gpu.machine.public_id.bytes).digest()[:4]) / 2**32 * 2 - 1
 
 
 def setup_of(gpu: Gpu) -> dict[str, Any]:
@@ -355,13 +355,12 @@ def _take_in(run: Benchmark, result: dict[str, Any], at: datetime) -> None:
     """One card's part of a result that answers what was asked."""
     values = next((gpu for gpu in result["gpus"] if gpu["uuid"] == run.gpu.uuid), None)
     expected = _expected(run)
+    disbelief = Disbelief("missing") if values is None else implausible(values, expected)
     if run.gpu.removed_at is not None:
-        return _refuse(run, Disbelief("gone"), at)
-    if values is None:
-        return _refuse(run, Disbelief("missing"), at)
-    disbelief = implausible(values, expected)
-    if disbelief is not None:
-        return _refuse(run, disbelief, at)
+        disbelief = Disbelief("gone")
+    if values is None or disbelief is not None:
+        _refuse(run, disbelief or Disbelief("missing"), at)
+        return
     run.state, run.received_at = State.ACCEPTED, at
     for name in MEASURES:
         setattr(run, name, values[name])

@@ -23,13 +23,16 @@ The platform's own outages (``reliability.outages``) stop both clocks.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import batched
 from typing import Any
 
 import structlog
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import OuterRef, Q, Subquery, Value
+from django.db.models.functions import Coalesce, Greatest
 
 from gpunex.kit.spans import common, seconds
 from gpunex.kit.time import iso_z
@@ -40,6 +43,7 @@ from reliability.models import Connection, Gap, PlatformOutage
 
 log = structlog.get_logger(__name__)
 
+CHUNK = 500
 BREAKS, WITHIN = 3, timedelta(minutes=30)
 JOURNAL_SLACK = timedelta(seconds=60)  # a journal is written every few seconds, and beats come every ten
 CLOCK_OFF_MS = 5_000  # from here on its owner is told
@@ -213,15 +217,17 @@ def _mark_offline(at: datetime, offline_seconds: int) -> int:
         Q(last_seen_at__lte=limit) | Q(retired_at__isnull=False)
     )
     count = 0
-    for pk in list(silent.order_by("pk").values_list("pk", flat=True)):
+    for keys in batched(silent.order_by("pk").values_list("pk", flat=True), CHUNK):
         with transaction.atomic():
-            machine = silent.select_for_update(no_key=True, skip_locked=True).filter(pk=pk).first()
-            if machine is None:
-                continue
-            machine.offline_since = machine.last_seen_at or at
-            _end_stretch(machine, machine.offline_since, noticed_at=at)
-            machine.save(update_fields=["offline_since"])
-            count += 1
+            # Looked at again under the lock: a beat may have come. One whose row is busy has its turn with the next run.
+            locked = silent.filter(pk__in=keys).order_by("pk").select_for_update(no_key=True, skip_locked=True)
+            gone = list(locked.values_list("pk", flat=True))
+            Machine.objects.filter(pk__in=gone).update(offline_since=Coalesce("last_seen_at", Value(at)))
+            since = Machine.objects.filter(pk=OuterRef("machine")).values("offline_since")
+            Connection.objects.filter(machine__in=gone, ended_at=None).update(
+                ended_at=Greatest("started_at", Subquery(since)), closed_at=at
+            )
+            count += len(gone)
     return count
 
 
@@ -230,19 +236,20 @@ def _mark_lost(at: datetime, lost_seconds: int) -> int:
         lost_at=None, offline_since__isnull=False, last_seen_at__lte=at - timedelta(seconds=lost_seconds)
     )
     lost: dict[int, list[Machine]] = defaultdict(list)
-    for pk in list(silent.order_by("pk").values_list("pk", flat=True)):
+    for keys in batched(silent.order_by("pk").values_list("pk", flat=True), CHUNK):
         with transaction.atomic():
-            machine = (
-                silent.select_for_update(no_key=True, skip_locked=True, of=("self",))
+            rows = (
+                silent.filter(pk__in=keys)
+                .order_by("pk")
+                .select_for_update(no_key=True, skip_locked=True, of=("self",))
                 .select_related("provider__organisation")
-                .filter(pk=pk)
-                .first()
             )
-            if machine is None or silence(machine, at) < lost_seconds:
-                continue
-            machine.lost_at = at
-            machine.save(update_fields=["lost_at"])
-            lost[machine.provider_id].append(machine)
+            known = list(rows)
+            gone = [machine for machine, away in zip(known, silences(known, at), strict=True) if away >= lost_seconds]
+            Machine.objects.filter(pk__in=[machine.pk for machine in gone]).update(lost_at=at)
+            for machine in gone:
+                machine.lost_at = at
+                lost[machine.provider_id].append(machine)
     for machines in lost.values():
         with transaction.atomic():
             notices.tell_lost(provider=machines[0].provider, machines=machines, at=at)
@@ -251,11 +258,21 @@ def _mark_lost(at: datetime, lost_seconds: int) -> int:
 
 def silence(machine: Machine, at: datetime) -> float:
     """Seconds since the last proof of life, without the platform's own outages."""
-    if machine.last_seen_at is None:
-        return 0.0
-    spans = [(machine.last_seen_at, at)]
-    outages = PlatformOutage.objects.filter(ended_at__gt=machine.last_seen_at).values_list("started_at", "ended_at")
-    return seconds(spans) - seconds(common(spans, outages))
+    return silences([machine], at)[0]
+
+
+def silences(machines: Sequence[Machine], at: datetime) -> list[float]:
+    """The same for each of many, in one query; 0 for one that was never heard."""
+    heard = [machine.last_seen_at for machine in machines if machine.last_seen_at is not None]
+    outages = list(
+        PlatformOutage.objects.filter(ended_at__gt=min(heard, default=at)).values_list("started_at", "ended_at")
+    )
+    return [
+        0.0
+        if machine.last_seen_at is None
+        else seconds(span := [(machine.last_seen_at, at)]) - seconds(common(span, outages))
+        for machine in machines
+    ]
 
 
 def _end_stretch(machine: Machine, at: datetime, *, noticed_at: datetime) -> None:

@@ -1,6 +1,6 @@
 """Everything that a machine's score rests on, as a document that anyone may have: the export, and the way back to a score.
 
-``read`` takes it from the tables, ``as_json`` and ``from_json`` carry it, and ``past`` turns it into what the formula takes
+``reliability.recorded`` takes it from the tables, ``as_json`` and ``from_json`` carry it, and ``past`` turns it into what the formula takes
 (``reliability.score.Past``), with nothing but this document. ``past`` is written to be read, not to be fast: it is the
 reference that the product's own way through SQL (``reliability.uptime``) has to equal, microsecond by microsecond.
 
@@ -18,29 +18,14 @@ UTC, with all six digits.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Q, Window
-from django.db.models.functions import RowNumber
-
 from gpunex.kit.spans import Span, common, merged, without
-from providers.models import Gpu, Machine, MaintenanceWindow, Schedule
 from providers.schedules import declared_spans
 from reliability import availability
-from reliability.models import (
-    Availability,
-    Benchmark,
-    Connection,
-    Excuse,
-    Gap,
-    Incident,
-    Outcome,
-    PlatformOutage,
-    ScoreTerms,
-)
 from reliability.score import DAY, FIRST_RUNS, NEVER_RAN, Card, Job, Past, Run, Stretch, Terms, micros, moment
 
 FORMAT = "gpunex-score-events/1"
@@ -157,7 +142,6 @@ class Events:
     cards: Sequence[CardEvents] = ()
     jobs: Sequence[Ended] = ()
     terms: Sequence[TermsFrom] = ()
-    _days: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 # --- to a score ------------------------------------------------------------------------------------------------------
@@ -213,11 +197,7 @@ def terms_at(terms: Sequence[TermsFrom], at: datetime) -> Terms:
 
 def declared_at(events: Events, *, start: datetime, at: datetime) -> list[Span]:
     """The declared hours between ``start`` and ``at``, by the versions that were declared by then, each while it was in force."""
-    key = (start, at)
-    if key not in events._days:
-        events._days[key] = declared_spans([each for each in events.schedules if each.created_at <= at], start, at)
-    found: list[Span] = events._days[key]
-    return found
+    return declared_spans([each for each in events.schedules if each.created_at <= at], start, at)
 
 
 def connected_at(events: Events, at: datetime) -> list[Span]:
@@ -302,171 +282,6 @@ def _stretches(spans: Iterable[Span]) -> list[Stretch]:
     return [(micros(start), micros(end)) for start, end in spans]
 
 
-# --- from the tables -------------------------------------------------------------------------------------------------
-
-
-def read(machine: Machine, *, since: datetime | None = None) -> Events:
-    """The events of one machine: all of them, or those that a score after ``since`` can rest on."""
-    return read_all([machine], since=since)[machine.pk]
-
-
-def read_all(machines: Sequence[Machine], *, since: datetime | None = None) -> dict[int, Events]:
-    """The same for many, by the machine's key, in a fixed number of queries."""
-    keys = [machine.pk for machine in machines]
-    lists: dict[str, Mapping[int, list[Any]]] = {
-        "schedules": _schedules(keys),
-        "connections": _connections(keys, since),
-        "gaps": _gaps(keys, since),
-        "maintenance": _maintenance(keys, since),
-        "excuses": _excuses(keys, since),
-        "cards": _cards(keys, since),
-        "jobs": _jobs(keys, since),
-    }
-    outages, terms = outages_at(since), _terms()
-    return {
-        machine.pk: Events(
-            machine=str(machine.public_id),
-            outages=outages,
-            terms=terms,
-            **{name: found.get(machine.pk, []) for name, found in lists.items()},
-        )
-        for machine in machines
-    }
-
-
-def _by_machine(rows: Iterable[tuple[int, Any]]) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = defaultdict(list)
-    for machine, each in rows:
-        found[machine].append(each)
-    return found
-
-
-def _schedules(keys: list[int]) -> dict[int, list[Any]]:
-    rows = Schedule.objects.filter(machine__in=keys).order_by("effective_from", "pk")
-    return _by_machine(
-        (row.machine_id, Hours(row.effective_from, row.created_at, row.timezone, row.always, row.windows, row.pk))
-        for row in rows
-    )
-
-
-def _connections(keys: list[int], since: datetime | None) -> dict[int, list[Any]]:
-    rows = Connection.objects.filter(machine__in=keys).order_by("started_at", "pk")
-    if since is not None:
-        rows = rows.filter(Q(ended_at=None) | Q(ended_at__gt=since) | Q(closed_at__gt=since))
-    return _by_machine((row.machine_id, Link(row.started_at, row.ended_at, row.closed_at)) for row in rows)
-
-
-def _gaps(keys: list[int], since: datetime | None) -> dict[int, list[Any]]:
-    rows = Gap.objects.filter(machine__in=keys).order_by("started_at")
-    if since is not None:
-        rows = rows.filter(ended_at__gt=since)
-    return _by_machine((row.machine_id, Silence(row.started_at, row.ended_at, row.kind)) for row in rows)
-
-
-def _maintenance(keys: list[int], since: datetime | None) -> dict[int, list[Any]]:
-    rows = MaintenanceWindow.objects.filter(machine__in=keys).order_by("starts_at", "pk")
-    if since is not None:  # the budget is a month's: what was planned earlier in it has used some
-        rows = rows.filter(ends_at__gt=since - timedelta(days=31))
-    return _by_machine(
-        (row.machine_id, Planned(row.starts_at, row.ends_at, row.declared_at, row.cancelled_at, row.reason))
-        for row in rows
-    )
-
-
-def _excuses(keys: list[int], since: datetime | None) -> dict[int, list[Any]]:
-    rows = Excuse.objects.filter(machine__in=keys).order_by("started_at", "pk")
-    if since is not None:
-        rows = rows.filter(ended_at__gt=since)
-    return _by_machine(
-        (row.machine_id, Excused(row.started_at, row.ended_at, row.recorded_at, row.reason)) for row in rows
-    )
-
-
-def outages_at(since: datetime | None = None) -> list[Excused]:
-    """The platform's outages that reach beyond ``since``; one that lasts has no end yet."""
-    rows = PlatformOutage.objects.order_by("started_at", "pk")
-    if since is not None:
-        rows = rows.filter(Q(ended_at__gt=since) | Q(ongoing=True))
-    return [
-        Excused(
-            row.started_at,
-            datetime.max.replace(tzinfo=UTC) if row.ongoing else row.ended_at,
-            row.recorded_at or row.ended_at,
-            row.kind,
-        )
-        for row in rows
-    ]
-
-
-def _terms() -> list[TermsFrom]:
-    return [
-        TermsFrom(row.effective_from, row.half_life_days, row.window_days, row.notice_hours, row.budget_hours)
-        for row in ScoreTerms.objects.order_by("effective_from")
-    ]
-
-
-def _cards(keys: list[int], since: datetime | None) -> dict[int, list[Any]]:
-    gpus = list(Gpu.objects.filter(machine__in=keys).order_by("index", "pk"))
-    states: dict[int, list[Change]] = defaultdict(list)
-    for gpu, at, state in (
-        Availability.objects.filter(gpu__machine__in=keys).order_by("at", "pk").values_list("gpu_id", "at", "state")
-    ):
-        states[gpu].append(Change(at, state))
-    runs: dict[int, list[Measured]] = defaultdict(list)
-    accepted = Benchmark.objects.filter(
-        gpu__machine__in=keys, state=Benchmark.State.ACCEPTED, received_at__isnull=False
-    ).annotate(number=Window(RowNumber(), partition_by="gpu_id", order_by=["received_at", "pk"]))
-    if since is not None:
-        # One without a performance is no measure: it must not take the place of one that is.
-        scored = Window(RowNumber(), partition_by=["gpu_id", Q(performance__gt=0)], order_by=["received_at", "pk"])
-        accepted = accepted.annotate(scored=scored).filter(
-            Q(number=1) | Q(scored__lte=FIRST_RUNS) | Q(received_at__gte=since)
-        )
-    for row in accepted.order_by("received_at", "pk"):
-        details = row.details or {}
-        runs[row.gpu_id].append(
-            Measured(
-                row.received_at,
-                row.performance,
-                details.get("sustained_ratio"),
-                tuple(details.get("throttle_reasons") or ()),
-            )
-        )
-    return _by_machine(
-        (gpu.machine_id, CardEvents(str(gpu.public_id), gpu.index, states[gpu.pk], runs[gpu.pk])) for gpu in gpus
-    )
-
-
-def _jobs(keys: list[int], since: datetime | None) -> dict[int, list[Any]]:
-    rows = Outcome.objects.filter(machine__in=keys).order_by("at", "pk")
-    if since is not None:
-        rows = rows.filter(at__gte=since)
-    rows = list(rows)
-    excused: dict[Any, Incident] = {
-        incident.reference: incident
-        for incident in Incident.objects.filter(machine__in=keys, excused_at__isnull=False, reference__isnull=False)
-    }
-    names = dict(Gpu.objects.filter(pk__in={card for row in rows for card in row.cards}).values_list("pk", "public_id"))
-    found = []
-    for row in rows:
-        incident = excused.get(row.reference)
-        found.append(
-            (
-                row.machine_id,
-                Ended(
-                    row.at,
-                    row.recorded_at or row.at,
-                    row.cause,
-                    row.provider_fault,
-                    incident.excused_at if incident else None,
-                    incident.excused_reason if incident else "",
-                    [str(names[card]) for card in row.cards if card in names],
-                ),
-            )
-        )
-    return _by_machine(found)
-
-
 # --- as JSON ---------------------------------------------------------------------------------------------------------
 
 _LISTS: dict[str, Any] = {
@@ -499,7 +314,7 @@ def from_json(document: Any) -> Events:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise NotEvents(f"This is no document of the format {FORMAT}.")
     try:
-        lists = {name: [_typed(kind, each) for each in document[name]] for name, kind in _LISTS.items()}
+        lists: dict[str, Any] = {name: [_typed(kind, each) for each in document[name]] for name, kind in _LISTS.items()}
         cards = [
             CardEvents(
                 id=str(card["id"]),

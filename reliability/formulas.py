@@ -20,6 +20,11 @@ from reliability.models import FIRST_COUNTING, FormulaSwitch
 from reliability.score import Parts, Past
 
 FORMULAS: Mapping[int, Callable[[Past], Parts]] = {1: score_1.of_machine, 2: score.of_machine}
+WEIGHTS = {
+    "uptime": score.UPTIME,
+    "completion": score.COMPLETION,
+    "consistency": score.CONSISTENCY,
+}  # of all versions so far
 WHOLE = frozenset({1})  # versions that take the machine as a whole
 
 
@@ -53,16 +58,20 @@ def running(at: datetime) -> list[int]:
 @transaction.atomic
 def switch(*, version: int, by: User | None, reason: str, at: datetime) -> FormulaSwitch:
     """Let ``version`` count from ``at`` on. Raises NoSuchVersion, CountsAlready, ReasonMissing."""
-    reason = " ".join(reason.split())
-    if version not in FORMULAS:
-        raise NoSuchVersion(versions=", ".join(map(str, sorted(FORMULAS))))
-    if not reason:
-        raise ReasonMissing
     with connection.cursor() as cursor:  # two admins at once: the second one sees what the first did
         cursor.execute("LOCK TABLE reliability_formulaswitch IN SHARE ROW EXCLUSIVE MODE")
+    check(version=version, reason=reason, at=at)
+    return FormulaSwitch.objects.create(version=version, by=by, reason=" ".join(reason.split())[:300], at=at)
+
+
+def check(*, version: int, reason: str, at: datetime) -> None:
+    """Raises what ``switch`` would."""
+    if version not in FORMULAS:
+        raise NoSuchVersion(versions=", ".join(map(str, sorted(FORMULAS))))
+    if not reason.split():
+        raise ReasonMissing
     if counting(at) == version:
         raise CountsAlready
-    return FormulaSwitch.objects.create(version=version, by=by, reason=reason[:300], at=at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ benchmark passes.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import uuid5
 
 from django.db import transaction
@@ -137,7 +137,7 @@ def xid_severity(xid: int) -> HealthEvent.Severity:
     return Severity.FATAL if xid in FATAL_XIDS else Severity.DEGRADED
 
 
-def _whole(value: object, *, most: int = 2**53) -> bool:
+def _whole(value: object, *, most: int = 2**53) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 

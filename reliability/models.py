@@ -372,6 +372,7 @@ from reliability.models_quality import (  # noqa: E402  # models of the same app
     Delisting,
     Floor,
     FloorWaiver,
+    MachineRisk,
 )
 from reliability.models_scores import (  # noqa: E402
     FIRST_COUNTING,
@@ -386,5 +387,5 @@ from reliability.models_scores import (  # noqa: E402
 
 __all__ = [
     "FIRST_COUNTING", "Anomaly", "Availability", "Case", "CaseMessage", "DailyUptime", "Delisting", "Excuse", "Floor", "FloorWaiver",
-    "FormulaSwitch", "Pause", "Score", "ScoreTerms",
+    "FormulaSwitch", "MachineRisk", "Pause", "Score", "ScoreTerms",
 ]  # fmt: skip

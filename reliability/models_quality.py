@@ -32,14 +32,14 @@ class DelistingQuerySet(models.QuerySet["Delisting"]):
 class Delisting(models.Model):
     """An episode in which a GPU (or, without one, the whole machine) was below one floor. Several may be open at once."""
 
-    machine = models.ForeignKey(
-        Machine, on_delete=models.PROTECT, related_name="delistings", verbose_name=_("machine")
-    )
+    machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="delistings", verbose_name=_("machine"))
     gpu = models.ForeignKey(
         Gpu, null=True, blank=True, on_delete=models.PROTECT, related_name="delistings", verbose_name=_("GPU")
     )
     floor = models.CharField(_("floor"), max_length=12, choices=Floor.choices)
-    reason: Any = models.JSONField(_("because"), default=dict)  # as Gpu.delisted_reason: ``reliability.floors`` says it in words
+    reason: Any = models.JSONField(
+        _("because"), default=dict
+    )  # as Gpu.delisted_reason: ``reliability.floors`` says it in words
     started_at = models.DateTimeField(_("started at"))
     ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
     told_at = models.DateTimeField(_("told at"), null=True, blank=True)
@@ -116,6 +116,15 @@ class FloorWaiver(models.Model):
 
     def __str__(self) -> str:
         return f"{self.gpu or self.machine} {self.get_floor_display()}"
+
+
+class MachineRisk(Machine):
+    """The same machines, as the administration ranks them by risk."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("machine by risk")
+        verbose_name_plural = _("machines by risk")
 
 
 class Anomaly(models.Model):

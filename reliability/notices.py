@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
 from gpunex.accounts.notices import Event, notify
+from gpunex.kit import show
+from gpunex.policy.models import Policy
 from providers.models import Gpu, Machine, Provider
 
 MACHINES_LOST = Event(
@@ -84,8 +87,11 @@ MACHINE_DELISTED = Event(
     name="machine_delisted",
     subject=_("Off the market: %(machine)s"),
     paragraphs=(
-        _("The network or the disk of %(machine)s is below the floor of its tier, the median of two runs:"),
-        "%(shortfalls)s",
+        _("The network or the SSD of %(machine)s is below the floor of its tier."),
+        _(
+            "Measured, the median of two runs: download %(download)s Mbps, upload %(upload)s Mbps, SSD read %(disk)s MB/s. Needed: "
+            "%(network_floor)s Mbps each way, %(disk_floor)s MB/s."
+        ),
         _(
             "All its GPUs are off the market until a benchmark passes. Check the line for other traffic and the disk for other load; "
             "Docker's data has to lie on an SSD. We measure again by ourselves; running rentals go on."
@@ -95,10 +101,75 @@ MACHINE_DELISTED = Event(
     path="/provider/benchmarks",
     state="bad",
 )
+OUTDATED = Event(
+    name="software_delisted",
+    subject=_("Off the market until updated: %(machine)s"),
+    paragraphs=(
+        _(
+            "%(machine)s runs software that is too old to run customers' work safely. Found: CUDA %(cuda)s (by the driver), Docker "
+            "%(docker)s, NVIDIA Container Toolkit %(toolkit)s, runc %(runc)s."
+        ),
+        _(
+            "Needed at least: CUDA %(cuda_least)s, Docker %(docker_least)s, NVIDIA Container Toolkit %(toolkit_least)s, runc "
+            "%(runc_least)s."
+        ),
+        _(
+            "Update the host. The agent reports the new versions within five minutes, and its GPUs are offered again by themselves; "
+            "running rentals go on. If your distribution has carried the fixes back into its own build, write to us."
+        ),
+    ),
+    action=_("See the benchmarks"),
+    path="/provider/benchmarks",
+    state="bad",
+)
+UPTIME_DELISTED = Event(
+    name="uptime_delisted",
+    subject=_("Off the market for its uptime: %(machine)s"),
+    paragraphs=(
+        _(
+            "%(machine)s was connected %(share)s of its declared time in the last 30 days. The floor of its tier is %(floor)s."
+        ),
+        _(
+            "Keep it connected: its GPUs are offered again by themselves as soon as the figure of the last 7 days is above the floor. "
+            "Declare only hours that it is there, and announce maintenance beforehand. Running rentals go on."
+        ),
+    ),
+    action=_("See the performance"),
+    path="/provider/performance",
+    state="bad",
+)
+UPTIME_LOW = Event(
+    name="uptime_low",
+    subject=_("Low uptime: %(machine)s"),
+    paragraphs=(
+        _("%(machine)s was connected %(share)s of its declared time so far. The floor of its tier is %(floor)s."),
+        _(
+            "Until 72 declared hours are behind it this is only a warning; after that its GPUs would be off the market until the last "
+            "7 days are above the floor. Declare only hours that it is there, and announce maintenance beforehand."
+        ),
+    ),
+    action=_("See the performance"),
+    path="/provider/performance",
+    state="warn",
+)
+CASE_ANSWERED = Event(
+    name="case_answered",
+    subject=_("Our answer: %(subject)s"),
+    paragraphs=("%(text)s", _("Answer on the page of the case; mail to this address is not read.")),
+    action=_("Open the case"),
+    path="/support/{case}",
+)
+CASE_OPENED = Event(
+    name="case_opened",
+    subject=_("New case: %(subject)s"),
+    paragraphs=(_("%(organisation)s wrote to us. It waits in the queue."),),
+    action=_("Open the case"),
+    path="/admin/reliability/case/{id}/change/",
+)
 RELISTED = Event(
     name="relisted",
     subject=_("Offered again: %(gpus)s"),
-    paragraphs=(_("The last benchmark passed, and %(gpus)s is back on the market."),),
+    paragraphs=(_("Nothing is below a floor any more, and these are back on the market: %(gpus)s."),),
     action=_("See the benchmarks"),
     path="/provider/benchmarks",
     state="ok",
@@ -137,27 +208,76 @@ def tell_clock(*, machine: Machine, at: datetime) -> None:
     _tell(machine.provider, CLOCK_OFF, key, at, machine=machine.name, seconds=f"{off:,}")
 
 
-def tell_gpu_delisted(*, gpu: Gpu, performance: float, floor: float, run: str, at: datetime) -> None:
-    key = f"gpu-delisted:{gpu.public_id}:{run}"
+def tell_gpu_delisted(*, gpu: Gpu, performance: float, floor: float, episode: int, at: datetime) -> None:
+    """Once an episode, as everything below."""
+    key = f"gpu-delisted:{gpu.public_id}:{episode}"
+    figures = {"performance": f"{performance:.1f}", "floor": f"{floor:.0f}"}
+    _tell(gpu.machine.provider, GPU_DELISTED, key, at, gpu=_gpu(gpu), **figures)
+
+
+def tell_machine_delisted(*, machine: Machine, reason: dict[str, Any], episode: int, at: datetime) -> None:
+    measured, floors = reason["measured"], reason["floors"]
     _tell(
-        gpu.machine.provider,
-        GPU_DELISTED,
-        key,
+        machine.provider,
+        MACHINE_DELISTED,
+        f"machine-delisted:{machine.public_id}:{episode}",
         at,
-        gpu=_gpu(gpu),
-        performance=f"{performance:.1f}",
-        floor=f"{floor:.0f}",
+        machine=machine.name,
+        download=_figure(measured["download_mbps"]),
+        upload=_figure(measured["upload_mbps"]),
+        disk=_figure(measured["disk_read_mb_s"]),
+        network_floor=_figure(floors["network_mbps"]),
+        disk_floor=_figure(floors["ssd_read_mb_s"]),
     )
 
 
-def tell_machine_delisted(*, machine: Machine, shortfalls: Sequence[str], run: str, at: datetime) -> None:
-    key = f"machine-delisted:{machine.public_id}:{run}"
-    _tell(machine.provider, MACHINE_DELISTED, key, at, machine=machine.name, shortfalls=" ".join(shortfalls))
+def tell_outdated(*, machine: Machine, policy: Policy, episode: int, at: datetime) -> None:
+    host = machine.host or {}
+    _tell(
+        machine.provider,
+        OUTDATED,
+        f"software-delisted:{machine.public_id}:{episode}",
+        at,
+        machine=machine.name,
+        cuda=machine.cuda_version or NOTHING,
+        docker=host.get("docker_version") or NOTHING,
+        toolkit=host.get("toolkit_version") or NOTHING,
+        runc=host.get("runc_version") or NOTHING,
+        cuda_least=policy.cuda_least,
+        docker_least=policy.docker_least,
+        toolkit_least=policy.toolkit_least,
+        runc_least=" / ".join(policy.runc_least.split()),
+    )
 
 
-def tell_relisted(*, machine: Machine, gpus: Sequence[Gpu], run: str, at: datetime) -> None:
-    key = f"relisted:{machine.public_id}:{run}"
+def tell_uptime_delisted(*, machine: Machine, share: float, floor: float, episode: int, at: datetime) -> None:
+    key = f"uptime-delisted:{machine.public_id}:{episode}"
+    _tell(
+        machine.provider, UPTIME_DELISTED, key, at, machine=machine.name, share=_percent(share), floor=_percent(floor)
+    )
+
+
+def tell_uptime_low(*, machine: Machine, share: float, floor: float, at: datetime) -> None:
+    """Once a machine: it can only be new once."""
+    key = f"uptime-low:{machine.public_id}"
+    _tell(machine.provider, UPTIME_LOW, key, at, machine=machine.name, share=_percent(share), floor=_percent(floor))
+
+
+def tell_relisted(*, machine: Machine, gpus: Sequence[Gpu], at: datetime) -> None:
+    """Once a change: the same cards can't come back twice in one moment."""
+    key = f"relisted:{machine.public_id}:{at.isoformat()}"
     _tell(machine.provider, RELISTED, key, at, gpus=", ".join(_gpu(gpu) for gpu in gpus))
+
+
+NOTHING = "–"
+
+
+def _figure(value: float | None) -> str:
+    return NOTHING if value is None else show.cut(value)
+
+
+def _percent(share: float) -> str:
+    return f"{show.cut(100 * share, 1)} %"
 
 
 def _tell(provider: Provider, event: Event, key: str, at: datetime, **data: str) -> None:

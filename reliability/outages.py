@@ -68,7 +68,7 @@ def watch_silence(*, at: datetime, offline_seconds: int) -> PlatformOutage | Non
     there = there.filter(
         Q(offline_since=None) | Q(offline_since__gt=(ongoing.started_at if ongoing else at) - 2 * limit)
     )
-    rows = list(there.values_list("provider_id", "last_seen_at"))
+    rows = [(provider, seen) for provider, seen in there.values_list("provider_id", "last_seen_at") if seen is not None]
     # Who fell silent in an outage that is over, and stayed so, does not fall silent again.
     over = PlatformOutage.objects.filter(kind=PlatformOutage.Kind.SILENCE, ongoing=False).order_by("-ended_at").first()
     known_until = over.started_at + limit if over else None

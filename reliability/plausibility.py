@@ -36,7 +36,6 @@ from reliability.performance import MEASURES
 
 IMPLAUSIBLE = 1.25  # times the expected value
 CHECKSUM_ROUNDS = 1000
-SIMULATED_SECONDS = 3.0  # simulated machines take no longer, however many cards
 SOONER = timedelta(seconds=0.5)  # two clocks that run at different speeds
 # What no card of today comes near: for cards whose model we do not know.
 LIMITS = {
@@ -75,7 +74,10 @@ WORDS: dict[str, str | Promise] = {
     "gone": _("The GPU was gone before its result came."),
     "not_a_number": _("%(measure)s is not a number above 0."),
     "above_peak": _("%(measure)s is %(value)s, more than the %(limit)s that this card can reach."),
-    "disagree": _("%(measure)s and %(other)s do not fit together: their shares of the expected values differ %(times)s times."),
+    "above_peak_before": _("%(measure)s is more than this card can reach."),  # of runs before the figures were kept
+    "disagree": _(
+        "%(measure)s and %(other)s do not fit together: their shares of the expected values differ %(times)s times."
+    ),
     # No result.
     "busy": _("Another program was on the GPU."),
     "benchmark_unreported": _("The machine did not answer in time."),
@@ -102,10 +104,8 @@ class Disbelief:
 
 
 def least_time(*, cards: int, seconds: float, simulated: bool) -> timedelta:
-    """How long measuring so many cards takes at least: a sustained run each, one after the other."""
-    if simulated:
-        return timedelta(seconds=min(SIMULATED_SECONDS, seconds))
-    return timedelta(seconds=seconds * cards)
+    """How long measuring so many cards takes at least: a sustained run each, one after the other. Simulated ones take no time."""
+    return timedelta() if simulated else timedelta(seconds=seconds * cards)
 
 
 def unbound(
@@ -187,6 +187,6 @@ def in_words(code: str, facts: Mapping[str, Any] | None = None) -> str:
         if isinstance(facts.get(name), int | float):
             facts[name] = f"{facts[name]:,}"
     try:
-        return str(WORDS.get(code, code)) % facts if facts else str(WORDS.get(code, code))
+        return str(WORDS.get(code, code)) % facts
     except (KeyError, ValueError, TypeError):  # an older row without its figures
         return code

@@ -61,6 +61,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from statistics import median
+from typing import NamedTuple
 
 VERSION = 2
 UPTIME, COMPLETION, CONSISTENCY = 0.5, 0.3, 0.2
@@ -98,8 +99,7 @@ class Terms:
     budget_hours: int = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """How a customer's job ended. ``cards``: on which it was; empty where that is not known, then it counts for each.
 
     ``ran``: False where the container never did (``NEVER_RAN``). Version 1 counted these too.
@@ -111,8 +111,7 @@ class Job:
     ran: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """An accepted benchmark run: percent of what the model should reach, and the least share of it under sustained load."""
 
     at: int
@@ -171,17 +170,15 @@ class Parts:
 def of_machine(past: Past) -> Parts:
     """The score of all the cards of ``past`` together."""
     half_life = past.terms.half_life_days * DAY
-    weigh = _Weigher(past.at, half_life)
+    weigh, start, at = _Weigher(past.at, half_life), past.start, past.at
     owed = [weigh.hours(card.owed) for card in past.cards]
     owed_hours, kept_hours = math.fsum(owed), math.fsum(weigh.hours(card.kept) for card in past.cards)
     # Cards that came later, or left, make the evidence of the others no smaller.
     evidence = max(owed, default=0.0)
     share = kept_hours / owed_hours if owed_hours else 1.0
-    jobs = [job for job in past.jobs if job.ran and past.start <= job.at <= past.at]
-    runs = [
-        (run.at, value) for card in past.cards for run, value in values_of(card.runs) if past.start <= run.at <= past.at
-    ]
-    good_jobs, all_jobs = weigh.mean((job.at, float(job.good)) for job in jobs)
+    jobs = [(job.at, float(job.good)) for job in past.jobs if job.ran and start <= job.at <= at]
+    runs = [(run.at, value) for card in past.cards for run, value in values_of(card.runs) if start <= run.at <= at]
+    good_jobs, all_jobs = weigh.mean(jobs)
     good_runs, all_runs = weigh.mean(runs)
     uptime = _filled(evidence * share, evidence, PRIOR_HOURS, PRIOR_UPTIME)
     completion = _filled(good_jobs, all_jobs, PRIOR_JOBS, PRIOR_COMPLETION)
@@ -274,10 +271,10 @@ class _Weigher:
             self._known[id(stretches)] = weighted_hours(stretches, at=self._at, half_life=self._half_life)
         return self._known[id(stretches)]
 
-    def mean(self, events: Iterable[tuple[int, float]]) -> tuple[float, float]:
+    def mean(self, events: Sequence[tuple[int, float]]) -> tuple[float, float]:
         """The weighted sum of values, and the sum of the weights."""
-        weighed = [(weight(self._at - at, self._half_life), value) for at, value in events]
-        return math.fsum(share * value for share, value in weighed), math.fsum(share for share, _value in weighed)
+        shares = [weight(self._at - at, self._half_life) for at, _value in events]
+        return math.fsum([share * event[1] for share, event in zip(shares, events, strict=True)]), math.fsum(shares)
 
 
 def weight(age: int, half_life: int) -> float:
@@ -294,7 +291,7 @@ def weighted_hours(stretches: Iterable[Stretch], *, at: int, half_life: int) -> 
         half_life
         / HOUR
         / math.log(2)
-        * math.fsum(weight(at - end, half_life) - weight(at - start, half_life) for start, end in stretches)
+        * math.fsum([2.0 ** ((end - at) / half_life) - 2.0 ** ((start - at) / half_life) for start, end in stretches])
     )
 
 

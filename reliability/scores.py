@@ -12,20 +12,18 @@ Readers ask for the version that counts (``latest``, ``latest_of``); newer ones 
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import batched
 from typing import Any
 
 from django.db import connection
 
-from gpunex.kit.spans import Span, common, seconds, without
 from gpunex.policy.models import Policy
 from providers.models import Machine
-from reliability import events as recorded
 from reliability import formulas, uptime
 from reliability import score as formula
 from reliability.models import Score, ScoreTerms
-from reliability.score import Parts, Past, Terms, micros, moment
+from reliability.score import Parts, Past, Terms, micros
 
 EVERY = timedelta(hours=1)
 SETTLED = timedelta(seconds=5)  # longer than any transaction that records something
@@ -99,11 +97,12 @@ def digest(past: Past) -> str:
     """A short name of what a score rests on: another past has another one."""
     facts = (
         past.at,
-        [(card.key, list(card.owed), list(card.kept), [(r.at, r.performance, r.sustained) for r in card.runs])
-         for card in past.cards],
-        sorted((job.at, job.good, job.ran, sorted(job.cards)) for job in past.jobs),
-        (past.terms.half_life_days, past.terms.window_days),
-    )  # fmt: skip
+        past.terms.half_life_days,
+        past.terms.window_days,
+        [(card.key, list(card.owed), list(card.kept), list(map(tuple, card.runs))) for card in past.cards],
+        sorted([4 * job.at + 2 * job.good + job.ran for job in past.jobs]),
+        sorted([(job.at, sorted(job.cards)) for job in past.jobs if job.cards]),
+    )
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
@@ -156,7 +155,7 @@ WITH recent AS (
             WHERE b.state = 'accepted' AND b.received_at > %(since)s
     ) happened WHERE at <= %(at)s GROUP BY machine_id
 )
-SELECT machine.id, coalesce(recent.at > last.at, true)
+SELECT machine.id, last.at IS NULL OR coalesce(recent.at > last.at, false)
 FROM providers_machine machine
 LEFT JOIN recent ON recent.machine_id = machine.id
 LEFT JOIN LATERAL (
@@ -196,45 +195,23 @@ def thin(*, at: datetime) -> int:
         return int(cursor.rowcount)
 
 
-# --- machine as a whole ----------------------------------------------------------------------------------------------
-
-
-def uptime_spans(machine: Machine, *, start: datetime, end: datetime) -> dict[str, list[Span]]:
-    """Declared, connected and excused time of the machine as a whole between ``start`` and ``end``, from its first run on."""
-    found = recorded.read(machine, since=start)
-    window = [(start, end)]
-    first = min((run.at for card in found.cards for run in card.runs), default=end)
-    declared = common(recorded.declared_at(found, start=start, at=end), [(max(start, first), end)])
-    terms = recorded.terms_at(found.terms, end)
-    return {
-        "declared": declared,
-        "connected": common(recorded.connected_at(found, end), window),
-        "excused": common(recorded.excused_at(found, at=end, terms=terms), window),
-    }
-
-
-def share_connected(spans: dict[str, list[Span]]) -> float | None:
-    """Connected over declared time of ``uptime_spans``, without what is excused; None where nothing was declared."""
-    owed = without(spans["declared"], spans["excused"])
-    return seconds(common(owed, spans["connected"])) / seconds(owed) if owed else None
+# --- read by others --------------------------------------------------------------------------------------------------
 
 
 def share_available(machines: Sequence[int], *, since: datetime, at: datetime) -> dict[int, tuple[float, float]]:
     """The uptime of each machine between ``since`` and ``at``, unweighted: declared hours (of its longest card), and the
     share of all cards' declared time in which they were available. Machines without declared time are left out.
     """
-    policy = uptime.terms_at(at)
+    terms = uptime.terms_at(at)
     days = max(1, -((since - at) // timedelta(days=1)))
-    pasts = uptime.pasts_of(
-        machines, at=at, terms=Terms(policy.half_life_days, days, policy.notice_hours, policy.budget_hours)
-    )
+    terms = Terms(terms.half_life_days, days, terms.notice_hours, terms.budget_hours)
     found = {}
-    for key, past in pasts.items():
-        owed = sum(formula.length(_cut(card.owed, micros(since))) for card in past.cards)
-        if owed:
-            kept = sum(formula.length(_cut(card.kept, micros(since))) for card in past.cards)
-            longest = max(formula.length(_cut(card.owed, micros(since))) for card in past.cards)
-            found[key] = (longest / formula.HOUR, kept / owed)
+    for key, past in uptime.pasts_of(machines, at=at, terms=terms, time_alone=True).items():
+        start = micros(since)
+        owed = [formula.length(_cut(card.owed, start)) for card in past.cards]
+        if any(owed):
+            kept = sum(formula.length(_cut(card.kept, start)) for card in past.cards)
+            found[key] = (max(owed) / formula.HOUR, kept / sum(owed))
     return found
 
 
@@ -242,5 +219,31 @@ def _cut(stretches: Iterable[formula.Stretch], start: int) -> list[formula.Stret
     return [(max(begin, start), end) for begin, end in stretches if end > start]
 
 
-def span_of(stretch: formula.Stretch) -> Span:
-    return moment(stretch[0]), moment(stretch[1])
+def trend(machines: Sequence[int], *, at: datetime, days: int = 90) -> list[tuple[date, float]]:
+    """The last score of each UTC day, oldest first: the mean of these machines, each weighing as its present cards.
+
+    Days on which none of them was scored are left out.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            WITH daily AS (
+                SELECT DISTINCT ON (machine_id, day) machine_id, date_trunc('day', at, 'UTC') AS day, score
+                FROM reliability_score
+                WHERE machine_id = ANY(%(machines)s::bigint[]) AND version = %(version)s AND at > %(since)s AND at <= %(at)s
+                ORDER BY machine_id, day, at DESC
+            ), weights AS (
+                SELECT machine_id, greatest(count(*) FILTER (WHERE removed_at IS NULL), 1) AS cards
+                FROM providers_gpu WHERE machine_id = ANY(%(machines)s::bigint[]) GROUP BY machine_id
+            )
+            SELECT (day AT TIME ZONE 'UTC')::date, sum(score * cards) / sum(cards)
+            FROM daily JOIN weights USING (machine_id) GROUP BY day ORDER BY day
+            """,
+            {
+                "machines": list(machines),
+                "version": formulas.counting(at),
+                "since": at - timedelta(days=days),
+                "at": at,
+            },
+        )
+        return [(day, float(value)) for day, value in cursor.fetchall()]

@@ -3,7 +3,9 @@
 from celery import shared_task
 from django.utils import timezone
 
-from reliability import benchmarks, connections, partitions, rollups, scores
+from reliability import anomalies, benchmarks, connections, days, floors, partitions, rollups, scores
+
+HOURLY_SCORES = 5000  # a sweep; what just happened comes before them
 
 
 @shared_task
@@ -21,7 +23,14 @@ def request_benchmarks() -> int:
 @shared_task
 def refresh_scores() -> int:
     """Hourly for each machine, and soon after something that counts."""
-    return scores.refresh(at=timezone.now())
+    return scores.refresh(at=timezone.now() - scores.SETTLED, most=HOURLY_SCORES)
+
+
+@shared_task
+def keep_days() -> dict[str, int]:
+    """Days of uptime for lists, and old scores thinned out."""
+    at = timezone.now()
+    return {"days": days.keep_up(at=at), "thinned": scores.thin(at=at)}
 
 
 @shared_task
@@ -39,3 +48,15 @@ def keep_telemetry() -> dict[str, dict[str, int]]:
 def tell_clocks() -> int:
     """Machines whose clock is off."""
     return connections.tell_clocks(at=timezone.now())
+
+
+@shared_task
+def judge_floors() -> int:
+    """Uptime and software against their floors, waivers that have run out."""
+    return floors.sweep(at=timezone.now())
+
+
+@shared_task
+def look_for_anomalies() -> int:
+    """What our team should look at."""
+    return anomalies.look(at=timezone.now())

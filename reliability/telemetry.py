@@ -6,8 +6,8 @@ Samples come late (a host keeps a day of them while it cannot reach us), twice, 
 - Times are corrected by how far the sender's clock was off when it sent (``corrected``), then believed within bounds.
 - An hour that was rolled up before its samples came is noted as late, and rolled up again (``reliability.rollups``).
 
-Charts of an hour and a day read the raw samples, longer ones the hours and, for the end that is not rolled up yet, raw
-samples. All are cut into fewer than 200 bins in SQL: a bin without a sample is a hole, never a zero.
+Charts of an hour and a day read the raw samples, longer ones the hours; that of a week also, for the end that is not rolled
+up yet, raw samples. All are cut into fewer than 200 bins in SQL: a bin without a sample is a hole, never a zero.
 """
 
 import json
@@ -152,7 +152,7 @@ MEASURES = {
 }
 Reach = Literal["1h", "24h", "7d", "30d"]
 # How far back, and how long a bin is; bins begin at whole multiples of their length since midnight.
-REACHES: Mapping[str, tuple[timedelta, timedelta]] = {
+REACHES: Mapping[Reach, tuple[timedelta, timedelta]] = {
     "1h": (timedelta(hours=1), timedelta(seconds=30)),
     "24h": (timedelta(days=1), timedelta(minutes=10)),
     "7d": (timedelta(days=7), timedelta(hours=1)),
@@ -193,7 +193,7 @@ def _together(readings: Sequence[Reading | None]) -> Reading | None:
 
 
 def series(*, gpus: Sequence[int], reach: Reach, at: datetime) -> Series:
-    """What these cards (by their keys) read up to ``at``, in two statements at most, however many samples there are."""
+    """What these cards (by their keys) read up to ``at``, in a few statements, however many samples there are."""
     length, step = REACHES[reach]
     last = _ORIGIN + (at - _ORIGIN) // step * step
     start = last - length + step
@@ -201,13 +201,17 @@ def series(*, gpus: Sequence[int], reach: Reach, at: datetime) -> Series:
     rows: list[Any] = []
     with connection.cursor() as cursor:
         raw_from = start
-        if reach in _ROLLED:
+        if reach == "7d":
             mark = Rollup.objects.values_list("until", flat=True).first() or start
             raw_from = max(start, mark, at - _TAIL)
-            cursor.execute(_FROM_HOURS, [step, _ORIGIN, list(gpus), start, raw_from])
+        if reach in _ROLLED:
+            values: list[Any] = [step, _ORIGIN, list(gpus), start, raw_from if reach == "7d" else at]
+            cursor.execute(_FROM_HOURS, values)
             rows += cursor.fetchall()
-        cursor.execute(_FROM_SAMPLES, [step, _ORIGIN, list(gpus), raw_from, at])
-        rows += cursor.fetchall()
+        if reach != "30d":
+            values = [step, _ORIGIN, list(gpus), raw_from, at]
+            cursor.execute(_FROM_SAMPLES, values)
+            rows += cursor.fetchall()
     cards: dict[int, dict[str, list[Reading | None]]] = {
         gpu: {measure: [None] * count for measure in MEASURES} for gpu in gpus
     }

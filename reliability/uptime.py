@@ -13,19 +13,17 @@ Cards of one machine that have the same log share one result.
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
-from django.db.models import Q
 
 from gpunex.kit.spans import Span, merged
-from providers.models import MaintenanceWindow, Schedule
 from providers.schedules import declared_spans
-from reliability import events
+from reliability import events, recorded
 from reliability.availability import EXCUSED, NOTICE, WITHDRAWN
-from reliability.models import Excuse, ScoreTerms
+from reliability.models import ScoreTerms
 from reliability.score import FIRST_RUNS, NEVER_RAN, Card, Job, Past, Run, Stretch, Terms, micros
 
 _BOUNDS = """ARRAY(
@@ -111,17 +109,18 @@ WHERE whole.since < %(at)s
 """  # noqa: S608
 _DAYS = f"""
 {_SETS}, pieces AS (
-    SELECT machine_id, cardinality(cards) AS cards, day,
-        declared * tstzmultirange(tstzrange(day, day + interval '24 hours')) AS declared,
-        excused * tstzmultirange(tstzrange(day, day + interval '24 hours')) AS excused,
-        kept * tstzmultirange(tstzrange(day, day + interval '24 hours')) AS kept
-    FROM sets CROSS JOIN unnest(%(days)s::timestamptz[]) AS day
+    SELECT machine_id, cardinality(cards) AS cards, kind, lower(piece) AS begun, upper(piece) AS ended
+    FROM sets
+    CROSS JOIN LATERAL (VALUES ('declared', declared), ('excused', excused), ('kept', kept)) AS every (kind, stretches)
+    CROSS JOIN LATERAL unnest(stretches) AS piece
+), cut AS (
+    SELECT machine_id, kind, day, cards * extract(epoch FROM least(ended, day + interval '24 hours') - greatest(begun, day)) AS s
+    FROM pieces CROSS JOIN LATERAL generate_series(date_trunc('day', begun, 'UTC'), ended, interval '24 hours') AS day
+    WHERE day < ended
 )
-SELECT machine_id, day,
-    sum(cards * (SELECT coalesce(sum(extract(epoch FROM upper(p) - lower(p))), 0) FROM unnest(declared) p))::float8,
-    sum(cards * (SELECT coalesce(sum(extract(epoch FROM upper(p) - lower(p))), 0) FROM unnest(excused) p))::float8,
-    sum(cards * (SELECT coalesce(sum(extract(epoch FROM upper(p) - lower(p))), 0) FROM unnest(kept) p))::float8
-FROM pieces GROUP BY machine_id, day
+SELECT machine_id, day, coalesce(sum(s) FILTER (WHERE kind = 'declared'), 0)::float8,
+    coalesce(sum(s) FILTER (WHERE kind = 'excused'), 0)::float8, coalesce(sum(s) FILTER (WHERE kind = 'kept'), 0)::float8
+FROM cut GROUP BY machine_id, day
 """  # noqa: S608
 _RUNS = """
 SELECT gpu.machine_id, gpu.public_id::text,
@@ -152,6 +151,22 @@ WHERE outcome.machine_id = ANY(%(machines)s::bigint[]) AND outcome.at >= %(start
 GROUP BY outcome.machine_id
 """
 
+_HOURS = """
+SELECT machine_id, effective_from, created_at, timezone, always, windows::text, id FROM providers_schedule
+WHERE machine_id = ANY(%(machines)s::bigint[]) AND created_at <= %(at)s ORDER BY effective_from, id
+"""
+# The budget is a month's: what was planned earlier in it has used some.
+_PLANNED = """
+SELECT machine_id, starts_at, ends_at, declared_at, cancelled_at FROM providers_maintenancewindow
+WHERE machine_id = ANY(%(machines)s::bigint[]) AND ends_at > %(start)s
+    AND declared_at <= %(at)s AND (cancelled_at IS NULL OR cancelled_at > %(at)s)
+ORDER BY starts_at, id
+"""
+_EXCUSES = """
+SELECT machine_id, started_at, ended_at FROM reliability_excuse
+WHERE machine_id = ANY(%(machines)s::bigint[]) AND ended_at > %(start)s AND recorded_at <= %(at)s
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Day:
@@ -177,9 +192,17 @@ def terms_at(at: datetime) -> Terms:
 
 
 def pasts_of(
-    machines: Sequence[int], *, at: datetime, whole: bool = False, terms: Terms | None = None
+    machines: Sequence[int],
+    *,
+    at: datetime,
+    whole: bool = False,
+    terms: Terms | None = None,
+    time_alone: bool = False,
 ) -> dict[int, Past]:
-    """What the formula takes at ``at`` for each machine, by its key. ``whole``: with what version 1 takes, too."""
+    """What the formula takes at ``at`` for each machine, by its key.
+
+    ``whole``: with what version 1 takes, too. ``time_alone``: without jobs and runs, for who looks at the uptime alone.
+    """
     terms = terms or terms_at(at)
     start = at - timedelta(days=terms.window_days)
     values = _values(machines, start=start, at=at, terms=terms)
@@ -189,17 +212,8 @@ def pasts_of(
     owed: dict[int, list[Stretch]] = {}
     connected: dict[int, list[Stretch]] = {}
     with connection.cursor() as cursor:
-        cursor.execute(_RUNS, values | {"first": FIRST_RUNS})
-        for _machine, card, times, performances, sustained in cursor.fetchall():
-            runs[card] = [Run(*row) for row in zip(times, performances, sustained, strict=True)]
-        cursor.execute(_JOBS, values | {"never_ran": sorted(NEVER_RAN)})
-        rows = cursor.fetchall()
-        names = _names(cursor, rows)
-        for machine, times, good, ran, on in rows:
-            jobs[machine] = [
-                Job(moment_, went_well, names[cards_] if cards_ else frozenset(), did)
-                for moment_, went_well, did, cards_ in zip(times, good, ran, on, strict=True)
-            ]
+        if not time_alone:
+            runs, jobs = _read_runs(cursor, values), _read_jobs(cursor, values)
         cursor.execute(_CARDS, values)
         for machine, ids, places, owed_, kept in cursor.fetchall():
             mine, available = _pairs(owed_), _pairs(kept)
@@ -222,10 +236,9 @@ def pasts_of(
     }
 
 
-def days_of(machines: Sequence[int], *, days: Sequence[datetime], at: datetime) -> dict[int, list[Day]]:
-    """Each of ``days`` (UTC midnights) of each machine that had declared time in it, up to ``at``."""
-    terms = terms_at(at)
-    values = _values(machines, start=min(days), at=at, terms=terms) | {"days": list(days)}
+def days_of(machines: Sequence[int], *, since: datetime, at: datetime) -> dict[int, list[Day]]:
+    """Each UTC day from ``since`` (a midnight) up to ``at`` in which a machine had declared time."""
+    values = _values(machines, start=since, at=at, terms=terms_at(at))
     found: dict[int, list[Day]] = defaultdict(list)
     with connection.cursor() as cursor:
         cursor.execute(_DAYS, values)
@@ -234,15 +247,36 @@ def days_of(machines: Sequence[int], *, days: Sequence[datetime], at: datetime) 
     return found
 
 
+def _read_runs(cursor: Any, values: dict[str, Any]) -> dict[str, list[Run]]:
+    """The runs of each card, by its public id, oldest first."""
+    cursor.execute(_RUNS, values | {"first": FIRST_RUNS})
+    return {
+        card: list(map(Run, times, performances, sustained))
+        for _machine, card, times, performances, sustained in cursor.fetchall()
+    }
+
+
+def _read_jobs(cursor: Any, values: dict[str, Any]) -> dict[int, list[Job]]:
+    """The jobs of each machine, by its key."""
+    cursor.execute(_JOBS, values | {"never_ran": sorted(NEVER_RAN)})
+    rows = cursor.fetchall()
+    names = _names(cursor, rows)
+    return {
+        machine: list(map(Job, times, good, [names[cards] for cards in on], ran))
+        for machine, times, good, ran, on in rows
+    }
+
+
 def _names(cursor: Any, rows: Iterable[Any]) -> dict[str, frozenset[str]]:
     """The public ids of each list of cards that jobs name."""
     lists = {on for row in rows for on in row[4] if on}
     keys = sorted({int(key) for on in lists for key in on.split(",")})
+    nobody: dict[str, frozenset[str]] = {"": frozenset()}
     if not keys:
-        return {}
+        return nobody
     cursor.execute("SELECT id, public_id::text FROM providers_gpu WHERE id = ANY(%s::bigint[])", [keys])
     names = dict(cursor.fetchall())
-    return {on: frozenset(names[key] for key in map(int, on.split(",")) if key in names) for on in lists}
+    return nobody | {on: frozenset(names[key] for key in map(int, on.split(",")) if key in names) for on in lists}
 
 
 def _pairs(bounds: list[int]) -> list[Stretch]:
@@ -268,46 +302,46 @@ def _values(machines: Sequence[int], *, start: datetime, at: datetime, terms: Te
 def _declared(keys: list[int], *, start: datetime, at: datetime) -> dict[int, str]:
     """The declared hours of each machine, as text of a multirange. Machines with the same hours are worked out once."""
     versions: dict[int, list[events.Hours]] = defaultdict(list)
-    rows = Schedule.objects.filter(machine__in=keys, created_at__lte=at).order_by("effective_from", "pk")
-    for machine, pk, *values in rows.values_list(
-        "machine_id", "pk", "effective_from", "created_at", "timezone", "always", "windows"
-    ):
-        versions[machine].append(events.Hours(*values, pk=pk))
-    known: dict[str, str] = {}
+    for machine, *values in _rows(_HOURS, machines=keys, at=at):
+        versions[machine].append(events.Hours(*values))
+    known: dict[Any, str] = {}
     found = {}
     for machine, mine in versions.items():
         # What was over before the window began changes nothing in it.
         begun = [number for number, version in enumerate(mine) if version.effective_from <= start]
         counting = mine[begun[-1] :] if begun else mine
-        pattern = json.dumps(
-            [
-                (max(version.effective_from, start).isoformat(), version.timezone, version.always, version.windows)
-                for version in counting
-            ]
+        pattern = tuple(
+            (max(version.effective_from, start), version.timezone, version.always, version.windows)
+            for version in counting
         )
         if pattern not in known:
-            known[pattern] = _literal(declared_spans(counting, start, at))
+            read = [replace(version, windows=json.loads(str(version.windows))) for version in counting]
+            known[pattern] = _literal(declared_spans(read, start, at))
         found[machine] = known[pattern]
     return found
 
 
 def _excused(keys: list[int], *, start: datetime, at: datetime, terms: Terms) -> dict[int | None, list[Span]]:
     """Excused time of the machines that have some of their own; under None that of all."""
-    outages = [(each.started_at, each.ended_at) for each in events.outages_at(start) if each.recorded_at <= at]
-    windows: dict[int, list[MaintenanceWindow]] = defaultdict(list)
-    # The budget is a month's: what was planned earlier in it has used some.
-    planned = MaintenanceWindow.objects.filter(machine__in=keys, ends_at__gt=start - timedelta(days=31))
-    planned = planned.filter(declared_at__lte=at).filter(Q(cancelled_at=None) | Q(cancelled_at__gt=at))
-    for window in planned.order_by("starts_at", "pk"):
-        windows[window.machine_id].append(window)
+    outages = [(each.started_at, each.ended_at) for each in recorded.outages_at(start) if each.recorded_at <= at]
+    windows: dict[int, list[events.Planned]] = defaultdict(list)
+    for machine, *values in _rows(_PLANNED, machines=keys, at=at, start=start - timedelta(days=31)):
+        windows[machine].append(events.Planned(*values))
     spans: dict[int | None, list[Span]] = defaultdict(list)
-    for machine, mine in windows.items():
+    for machine, planned in windows.items():
         spans[machine] += events.excused_maintenance(
-            mine, notice=timedelta(hours=terms.notice_hours), budget=timedelta(hours=terms.budget_hours)
+            planned, notice=timedelta(hours=terms.notice_hours), budget=timedelta(hours=terms.budget_hours)
         )
-    for excuse in Excuse.objects.filter(machine__in=keys, ended_at__gt=start, recorded_at__lte=at):
-        spans[excuse.machine_id].append((excuse.started_at, excuse.ended_at))
+    for machine, started_at, ended_at in _rows(_EXCUSES, machines=keys, at=at, start=start):
+        spans[machine].append((started_at, ended_at))
     return {None: merged(outages)} | {machine: merged([*mine, *outages]) for machine, mine in spans.items()}
+
+
+def _rows(statement: str, **values: Any) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        found: list[Any] = cursor.fetchall()
+    return found
 
 
 def _literal(spans: Iterable[Span]) -> str:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
 from django.test import Client
 
 from gpunex.accounts.models import User
@@ -252,7 +253,7 @@ def measure(host: Host, *, at: datetime, **result: Any) -> Workload:
     Machine.objects.filter(public_id=host.machine_id).update(last_seen_at=at)
     assert benchmarks.request_due(at=at) >= 1
     workload = open_benchmark(host)
-    answer(workload, at=at + timedelta(seconds=5), **result)
+    answer(workload, at=at + timedelta(seconds=settings.BENCHMARK_SECONDS * len(workload.gpu_uuids) + 1), **result)
     return workload
 
 

@@ -156,7 +156,7 @@ class AdjustmentAdmin(DecidingAdmin):
     list_select_related = ["debit", "credit", "asked_by", "decided_by"]
     fields = [
         "public_id",
-        "shown_state",
+        "state",
         "kind",
         "amount",
         "debit",
@@ -172,7 +172,7 @@ class AdjustmentAdmin(DecidingAdmin):
         "decision_note",
         "transfer",
     ]
-    readonly_fields = ["public_id", "shown_state", "amount"]
+    readonly_fields = ["public_id", "amount"]
 
     def get_ordering(self, request: HttpRequest) -> Any:
         return [Case(When(state=State.ASKED, then=Value(0)), default=Value(1)), F("pk").desc()]

@@ -18,6 +18,8 @@ from gpunex.kit.registers import Decision, ReadOnlyAdmin
 @admin.register(Account)
 class AccountAdmin(ReadOnlyAdmin):
     list_display = ["code", "kind", "organisation", "shown_balance", "materialised"]
+    exclude = ["balance_micro"]
+    readonly_fields = ["shown_balance"]
     list_filter = ["kind", "materialised"]
     search_fields = ["code", "organisation__name", "organisation__members__email"]
     list_select_related = ["organisation"]
@@ -32,6 +34,8 @@ class AccountAdmin(ReadOnlyAdmin):
 @admin.register(Transfer)
 class TransferAdmin(AskingAdmin):
     list_display = ["effective_at", "kind", "amount", "debit", "credit", "reference", "actor", "reason"]
+    exclude = ["amount_micro"]
+    readonly_fields = ["amount"]
     list_filter = ["kind", "effective_at"]
     search_fields = ["=reference", "=key", "debit__code", "credit__code", "reason"]
     list_select_related = ["debit", "credit", "actor"]
@@ -69,6 +73,8 @@ class MeterAdmin(AskingAdmin):
         "ended_at",
         "closed",
     ]
+    exclude = ["rate_micro_per_hour", "billed_gross_micro", "billed_fee_micro", "refunded_micro"]
+    readonly_fields = ["rate", "billed", "fee", "given_back"]
     list_filter = ["closed", "started_at"]
     search_fields = ["=public_id", "=reference", "payer__name", "payee__name"]
     list_select_related = ["payer", "payee"]
@@ -81,6 +87,10 @@ class MeterAdmin(AskingAdmin):
     @display(description=_lazy("billed, USDC"), ordering="billed_gross_micro")
     def billed(self, meter: Meter) -> str:
         return show.usdc(meter.billed_gross_micro, fine=True)
+
+    @display(description=_lazy("fee in it, USDC"), ordering="billed_fee_micro")
+    def fee(self, meter: Meter) -> str:
+        return show.usdc(meter.billed_fee_micro, fine=True)
 
     @display(description=_lazy("given back, USDC"), ordering="refunded_micro")
     def given_back(self, meter: Meter) -> str:

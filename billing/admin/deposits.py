@@ -117,7 +117,7 @@ class DepositAdmin(ReadOnlyAdmin):
     search_fields = ["=signature", "=sender", "=token_account", "organisation__name"]
     list_select_related = ["organisation"]
     fields = [
-        "shown_state",
+        "state",
         "amount",
         "sender",
         "transaction",
@@ -133,7 +133,7 @@ class DepositAdmin(ReadOnlyAdmin):
         "swept_signature",
         "swept_at",
     ]
-    readonly_fields = ["shown_state", "amount", "transaction", "memo", "block_at", "candidates"]
+    readonly_fields = ["amount", "transaction", "memo", "block_at", "candidates"]
     change_form_outer_before_template = "admin/decision.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Deposit]:
@@ -213,6 +213,8 @@ class DepositAdmin(ReadOnlyAdmin):
 @admin.register(DepositRequest)
 class DepositRequestAdmin(ReadOnlyAdmin):
     list_display = ["created_at", "state", "organisation", "asked", "came", "expires_at", "paid_at", "created_by"]
+    exclude = ["amount_micro"]
+    readonly_fields = ["asked", "came"]
     list_filter = ["state", "created_at"]
     search_fields = ["=public_id", "=reference", "organisation__name"]
     list_select_related = ["organisation", "created_by"]
@@ -246,7 +248,7 @@ class StrayPaymentAdmin(ReadOnlyAdmin):
     list_select_related = ["organisation", "request"]
     change_form_outer_before_template = "admin/decision.html"
     fields = [
-        "shown_state",
+        "state",
         "amount",
         "mint",
         "sender",
@@ -260,7 +262,7 @@ class StrayPaymentAdmin(ReadOnlyAdmin):
         "handled_at",
         "note",
     ]
-    readonly_fields = ["shown_state", "amount", "transaction"]
+    readonly_fields = ["amount", "transaction"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[StrayPayment]:
         return super().get_queryset(request).order_by("-state", "-pk")  # "open" before "handled"

@@ -55,6 +55,7 @@ class _Sheet(FPDF):
         self.set_creation_date(document.issued_at)
         self.widths = self._widths()
         self._measured: dict[tuple[str, float, bool], float] = {}
+        self._counted: dict[tuple[str, float, float, bool], int] = {}
 
     def _widths(self) -> list[float]:
         figures = [FIGURE] * (3 if self.document.earning else 2)
@@ -141,19 +142,21 @@ class _Sheet(FPDF):
         self.line(MARGIN, self.y, MARGIN + self.epw, self.y)
 
     def _sums(self) -> None:
-        sums = self.document.sums
-        if self.y + 4 + len(sums) * 5.2 > self.h - BOTTOM:
+        label, amount = 62.0, 30.0
+        wide = self.epw - label - amount
+        sums = [
+            (figure, self._lines(figure.label, label, size=8.5, strong=figure.strong) * LINE + 0.8)
+            for figure in self.document.sums
+        ]
+        if self.y + 4 + sum(height for _figure, height in sums) > self.h - BOTTOM:
             self.add_page()
         self.ln(4)
-        for figure in sums:
-            top = self.y
-            wide = self.epw - 80
-            self._at(wide, 50, figure.label, size=8.5, strong=figure.strong, color=INK if figure.strong else QUIET)
+        for figure, height in sums:
+            top, style = self.y, {"size": 8.5, "strong": figure.strong}
+            self._at(wide, label, figure.label, color=INK if figure.strong else QUIET, **style)
             self.y = top
-            self._at(
-                wide + 50, 30, show.usdc(figure.micro, fine=True), size=8.5, strong=figure.strong, end=True, color=INK
-            )
-            self.y = top + 5.2
+            self._at(wide + label, amount, show.usdc(figure.micro, fine=True), end=True, **style)
+            self.y = top + height
         self.ln(3)
 
     def _notes(self) -> None:
@@ -209,7 +212,8 @@ class _Sheet(FPDF):
         self.x = self.w - MARGIN - offset - width if self.rtl else MARGIN + offset
         align = Align.R if self.rtl != end else Align.L
         top = self.y
-        if self._fits(text, width, size=size, strong=strong):
+        # A shaped line goes through ``multi_cell`` however short it is: ``cell`` puts the marks of Arabic beside their letters.
+        if not self.text_shaping and self._fits(text, width, size=size, strong=strong):
             self.cell(width, height, text, align=align, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
         else:
             self.multi_cell(
@@ -225,13 +229,17 @@ class _Sheet(FPDF):
         return self._measured[key] <= width - 2 * self.c_margin
 
     def _lines(self, text: str, width: float, *, size: float, strong: bool = False) -> int:
-        self._style(text, size=size, strong=strong)
-        if self._fits(text, width, size=size, strong=strong):
-            return 1
-        lines: Any = self.multi_cell(
-            width, LINE, text, dry_run=True, output=MethodReturnValue.LINES, wrapmode=_wrapmode(text)
-        )
-        return max(1, len(lines))
+        key = (text, width, size, strong)
+        if key not in self._counted:
+            self._style(text, size=size, strong=strong)
+            if not self.text_shaping and self._fits(text, width, size=size, strong=strong):
+                self._counted[key] = 1
+            else:
+                lines: Any = self.multi_cell(
+                    width, LINE, text, dry_run=True, output=MethodReturnValue.LINES, wrapmode=_wrapmode(text)
+                )
+                self._counted[key] = max(1, len(lines))
+        return self._counted[key]
 
     def _style(self, text: str, *, size: float, strong: bool) -> None:
         self.set_font(FAMILY, "B" if strong else "", size)

@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.core.paginator import Page, Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
@@ -73,7 +74,11 @@ def _balance(request: HttpRequest, *, form: TestUsdcForm | None, status: int = 2
         "page": page,
         "kind": kind if kind in KINDS else "",
         "segments": [
-            {"label": label, "href": f"?kind={name}" if name else request.path, "current": kind == name}
+            {
+                "label": label,
+                "href": reverse("billing:balance") + (f"?kind={name}" if name else ""),
+                "current": kind == name,
+            }
             for name, label in (("", _("All")), ("deposits", _("Deposits")), ("charges", _("Charges")))
         ],
     }

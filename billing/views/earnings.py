@@ -25,6 +25,7 @@ from gpunex.kit.money import MICRO, as_decimal_string
 from gpunex.kit.sheets import rows_as_csv
 from gpunex.kit.time import day_start, days_between, zone, zone_names
 from payouts import methods, runs
+from payouts.history import sol
 from payouts.models import Cadence, Payout, PayoutRun
 from payouts.usdc import explorer_link
 from providers.models import Provider, Schedule
@@ -33,7 +34,6 @@ PERIODS = ("week", "month", "dates")
 CHART_AT_LEAST = timedelta(days=29)
 MACHINES_A_PAGE = 20
 PAYOUTS_A_PAGE = 10
-LAMPORTS = 1_000_000_000
 ZONE_KEPT = "earnings_zone"
 PAYOUT_SHADES = {
     Payout.State.PAID: "ok",
@@ -317,7 +317,7 @@ def _payout_row(payout: Payout, statement: Statement | None) -> dict[str, Any]:
         "shade": PAYOUT_SHADES.get(Payout.State(payout.state), "busy"),
         "signature": attempt.signature if attempt else "",
         "link": explorer_link(attempt.signature) if attempt else "",
-        "fee_sol": f"{attempt.fee_lamports / LAMPORTS:.9f}".rstrip("0") if attempt and attempt.fee_lamports else "",
+        "fee_sol": sol(attempt.fee_lamports) if attempt and attempt.fee_lamports else "",
         "transfer": transfer,
         "statement": statement,
     }

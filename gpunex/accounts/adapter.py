@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils import timezone, translation
 from django.utils.translation import gettext_lazy as _
 
-from gpunex.accounts.models import User
+from gpunex.accounts.models import Membership, User
 from gpunex.accounts.organisations import open_personal
 from gpunex.outbox import mail
 
@@ -38,6 +38,12 @@ class AccountAdapter(DefaultAccountAdapter):
             if commit:
                 open_personal(user=user, at=timezone.now())
         return user
+
+    def login(self, request: HttpRequest, user: User) -> None:
+        """An account that a command made (``createsuperuser``) never signed up: it gets its organisation here."""
+        super().login(request, user)
+        if not Membership.objects.filter(user=user).exists():
+            open_personal(user=user, at=timezone.now())
 
     def get_reauthentication_methods(self, user: User) -> list[dict[str, Any]]:
         """In our words, the same as on the doors."""

@@ -5,11 +5,20 @@ from allauth.mfa.models import Authenticator
 from axes.models import AccessAttempt, AccessFailureLog, AccessLog
 from django.contrib import admin
 from django.contrib.auth.models import Group
-from django.db.models import Model
+from django.db import transaction
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
+from gpunex.accounts import members
+from gpunex.accounts.members import Did
 from gpunex.accounts.models import Membership, Organisation, User
 from gpunex.kit.registers import ReadOnlyAdmin, ReadOnlyInline, TellingAdmin
+from payouts.notices import alert
+
+# Who may approve payouts and corrections: whoever changes it does not do so unseen.
+RIGHTS = ("is_staff", "is_superuser", "groups")
 
 # A second factor's secret is nobody's to look at; it is removed by its owner, or by the row's removal in an emergency.
 admin.site.unregister(Authenticator)
@@ -61,6 +70,19 @@ class UserAdmin(TellingAdmin):
         above = isinstance(obj, User) and obj.is_superuser and not request.user.is_superuser
         return not above and super().has_change_permission(request, obj)
 
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Two administrators are two people only as long as all of them see who becomes one."""
+        super().save_model(request, obj, form, change)
+        if not set(RIGHTS).isdisjoint(form.changed_data):
+            at = timezone.now()
+            alert(
+                key=f"rights:{obj.pk}:{at.isoformat()}",
+                what=_("who administers was changed"),
+                detail=_("%(by)s changed what %(who)s may do in the administration."),
+                data={"by": request.user.email, "who": obj.email},
+                at=at,
+            )
+
 
 @admin.register(Organisation)
 class OrganisationAdmin(TellingAdmin):
@@ -85,6 +107,25 @@ class MembershipAdmin(TellingAdmin):
     list_filter = ["role"]
     search_fields = ["user__email", "organisation__name"]
     autocomplete_fields = ["user", "organisation"]
+    fields = ["user", "organisation", "role", "created_at"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        # Since when somebody belongs to it decides what they may do; for another person there is another row.
+        return ["created_at"] if obj is None else ["user", "organisation", "created_at"]
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if form.changed_data:
+            members.tell(membership=obj, did=Did.CHANGED if change else Did.ADDED, at=timezone.now())
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        members.tell(membership=obj, did=Did.REMOVED, at=timezone.now())
+        super().delete_model(request, obj)
+
+    @transaction.atomic
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Membership]) -> None:
+        for membership in queryset.select_related("organisation", "user"):
+            self.delete_model(request, membership)
 
 
 @admin.register(Group)

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from django.db import transaction
+from django.http import Http404, HttpRequest
 
 from gpunex.accounts.models import Membership, Organisation, User
 
@@ -30,6 +31,13 @@ def may_act(user: User, organisation: Organisation | None) -> bool:
     if not organisation:
         return False
     return Membership.objects.filter(user=user, organisation=organisation.pk, role__in=MAY_ACT).exists()
+
+
+def organisation_of(request: HttpRequest) -> Organisation:
+    """Whose page it is. Who belongs to no organisation any more finds no page of one."""
+    if not request.organisation:
+        raise Http404
+    return request.organisation
 
 
 def acting_for(user: User, chosen_id: str | None) -> Organisation | None:

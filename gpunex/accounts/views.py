@@ -16,6 +16,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from gpunex.accounts.forms import ProfileForm
 from gpunex.accounts.models import Notice, User
 from gpunex.accounts.notices import in_words
+from gpunex.accounts.organisations import organisation_of
 from gpunex.kit.time import zone_names
 
 
@@ -92,7 +93,7 @@ def settings_page(request: HttpRequest) -> HttpResponse:
 def notices(request: HttpRequest) -> HttpResponse:
     """What the organisation was told, the newest first. Opening the page marks what it shows as read."""
     page = Paginator(
-        Notice.objects.filter(organisation=request.organisation).order_by("-created_at", "-pk"), 30
+        Notice.objects.filter(organisation=organisation_of(request)).order_by("-created_at", "-pk"), 30
     ).get_page(request.GET.get("page"))
     rows = [in_words(notice) | {"unread": notice.read_at is None} for notice in page]
     Notice.objects.filter(pk__in=[notice.pk for notice in page], read_at=None).update(read_at=timezone.now())

@@ -293,7 +293,13 @@ class Rpc:
         return self.call("getTransaction", signature, options, node=node, read=read)
 
     def get_signatures_for_address(
-        self, address: str, *, until: str | None = None, before: str | None = None, limit: int = 1000
+        self,
+        address: str,
+        *,
+        until: str | None = None,
+        before: str | None = None,
+        limit: int = 1000,
+        node: int | None = None,
     ) -> list[dict[str, Any]]:
         """Newest first: ``{"signature", "slot", "err", "memo", "blockTime", …}``, older than ``before``, newer than ``until``."""
         options: dict[str, Any] = {**_FINALIZED, "limit": limit}
@@ -307,7 +313,7 @@ class Rpc:
                 _text(row["signature"]), row["err"], _count(row["slot"])
             return list(answer)
 
-        return self.call("getSignaturesForAddress", address, options, read=read)
+        return self.call("getSignaturesForAddress", address, options, node=node, read=read)
 
     # -- the wire ----------------------------------------------------------------------------------------------------
 

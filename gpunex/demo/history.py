@@ -163,6 +163,7 @@ def _benchmarks(machine: Machine, began: datetime, source: random.Random, *, at:
                     download_mbps=benchmark.download_mbps,
                     upload_mbps=benchmark.upload_mbps,
                     performance=round(benchmark.performance * drift, 2) if benchmark.performance else None,
+                    absolute=round(benchmark.absolute * drift, 2) if benchmark.absolute else None,
                     details=benchmark.details,
                     **values,
                 )

@@ -10,6 +10,8 @@ import structlog
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csp import ContentSecurityPolicyMiddleware as DjangoPolicyMiddleware
+from django.shortcuts import redirect
+from django.urls import is_valid_path
 from django.utils.csp import CSP
 
 log = structlog.get_logger("gpunex.request")
@@ -25,6 +27,32 @@ _QUIET = (
     "/api/agent/v1/assignments",
     "/api/agent/v1/telemetry",
 )
+
+
+class PageAboveMiddleware:
+    """Whoever comes by browser to an address that only takes forms is taken to the page that it belongs to.
+
+    People get there by changing the language on a refused form, by loading it again, and by signing in after a form was sent. The page
+    is the nearest address above: from ``/offers/<id>/rent`` to ``/offers/<id>``. Programs are told 405, as ever.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        by_browser = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
+        if response.status_code != 405 or not by_browser or request.headers.get("HX-Request"):
+            return response
+        return response if request.path_info.startswith("/api/") else redirect(_page_above(request.path_info))
+
+
+def _page_above(path: str) -> str:
+    while path := path.rstrip("/").rpartition("/")[0]:
+        for address in (path, f"{path}/"):
+            if is_valid_path(address):
+                return address
+    return "/"
 
 
 class RequestIdMiddleware:

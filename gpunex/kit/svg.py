@@ -113,14 +113,22 @@ _DAY_SHAPES = {
 }
 
 
-def days(states: Iterable[str], *, label: str, size: str = "") -> SafeString:
-    """One bar a day, oldest first: ok, part (some downtime), down, excused (planned), none (not declared)."""
+def days(states: Iterable[str], *, label: str, size: str = "", titles: Sequence[str] = ()) -> SafeString:
+    """One bar a day, oldest first: ok, part (some downtime), down, excused (planned), none (not declared).
+
+    ``titles``, one a day, are shown when a bar is pointed at; the page says the same in a table.
+    """
     paths: dict[str, list[str]] = {}
     states = list(states)
     for day, state in enumerate(states):
         for css, shape in _DAY_SHAPES[state]:
             paths.setdefault(css, []).append(f"M{4 * day} {shape}")
     drawn = format_html_join("", '<path class="{}" d="{}"/>', ((css, "".join(d)) for css, d in paths.items()))
+    drawn += format_html_join(
+        "",
+        '<rect class="day" x="{}" width="4" height="10" fill="none" pointer-events="all"><title>{}</title></rect>',
+        ((4 * day, title) for day, title in enumerate(titles[: len(states)])),
+    )
     return format_html(
         '<svg class="mark days"{} viewBox="0 0 {} 10" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
         format_html(' data-size="{}"', size) if size else "",

@@ -79,6 +79,18 @@ class Policy(models.Model):
     benchmark_repeat_minutes = models.PositiveSmallIntegerField(
         _("repeat a failed benchmark after, minutes"), default=10
     )
+    cuda_least = models.CharField(_("driver's CUDA version at least"), max_length=12, default="12.4")
+    docker_least = models.CharField(_("Docker at least"), max_length=20, default="25")
+    toolkit_least = models.CharField(_("NVIDIA Container Toolkit at least"), max_length=20, default="1.17.8")
+    runc_least = models.CharField(
+        _("runc at least"), max_length=60, default="1.2.8 1.3.3", help_text=_("one version for each release line")
+    )
+    runc_accepted = models.JSONField(
+        _("older runc versions that are accepted"),
+        default=list,
+        blank=True,
+        help_text=_("a distribution's own builds into which the fixes were carried back, as runc --version names them"),
+    )
     sla_community_minutes = models.PositiveSmallIntegerField(_("service credit community, minutes"), default=30)
     sla_enterprise_minutes = models.PositiveSmallIntegerField(_("service credit enterprise, minutes"), default=120)
 

@@ -160,6 +160,16 @@ def check(request: HttpRequest, public_id: UUID) -> HttpResponse:
     """
     listing = _listing(public_id)
     form = RentForm(request.POST, listing=listing)
+    if form.is_valid() and listing.price_micro:
+        wanted = form.cleaned_data
+        try:
+            limits.check(
+                stop_after_seconds=wanted["stop_after"],
+                spend_at_most_micro=wanted["spend_at_most"],
+                rate_micro_per_hour=listing.price_micro * wanted["gpus"],
+            )
+        except Refusal as refusal:
+            form.add_error(None, str(refusal))
     context = _offer_context(request, listing, form) | {"checked": form.is_valid()}
     return render(request, "marketplace/offer.html", context, status=200 if form.is_valid() else 422)
 

@@ -11,13 +11,13 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import escape
+from django.utils.html import escape, format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 from django.views.decorators.http import require_POST, require_safe
 
 from billing import bills, metering
-from gpunex.accounts.organisations import may_act
+from gpunex.accounts.organisations import may_act, organisation_of
 from gpunex.kit import show
 from gpunex.kit.templatetags import ui
 from gpunex.policy.models import Policy
@@ -36,7 +36,8 @@ SHADES = {State.STARTING: "busy", State.RUNNING: "ok", State.ENDING: "busy", Sta
 
 @require_safe
 def rental_list(request: HttpRequest) -> HttpResponse:
-    found = Rental.objects.with_work().filter(organisation=request.organisation).order_by("-created_at", "-pk")
+    organisation = organisation_of(request)
+    found = Rental.objects.with_work().filter(organisation=organisation).order_by("-created_at", "-pk")
     page = Paginator(found, PAGE).get_page(request.GET.get("page"))
     at, offline = timezone.now(), Policy.load().offline_seconds
     rows = [
@@ -48,8 +49,8 @@ def rental_list(request: HttpRequest) -> HttpResponse:
         }
         for rental in page
     ]
-    open_ = Rental.objects.open().filter(organisation=request.organisation).count()
-    position = metering.position(request.organisation, at=at) if request.organisation else None
+    open_ = Rental.objects.open().filter(organisation=organisation).count()
+    position = metering.position(organisation, at=at)
     context = {"nav": "rentals", "at": at, "page": page, "rows": rows, "open": open_, "position": position}
     return render(request, "marketplace/rentals.html", context)
 
@@ -111,7 +112,7 @@ def stop(request: HttpRequest, public_id: UUID) -> HttpResponse:
 
 def _mine(request: HttpRequest, public_id: UUID) -> Rental:
     rentals = Rental.objects.with_work().select_related("provider__organisation", "listing__machine")
-    return get_object_or_404(rentals, organisation=request.organisation, public_id=public_id)
+    return get_object_or_404(rentals, organisation=organisation_of(request), public_id=public_id)
 
 
 def shade_of(rental: Rental) -> str:
@@ -241,7 +242,9 @@ def _shares(rental: Rental, seconds: int, micro: int) -> list[dict[str, Any]]:
         found.append(
             {
                 "label": _("Spend"),
-                "value": f"{show.usdc(micro)} / {show.usdc(wanted.spend_at_most_micro)} USDC",
+                "value": format_html(
+                    '<bdi dir="ltr">{} / {} USDC</bdi>', show.usdc(micro), show.usdc(wanted.spend_at_most_micro)
+                ),
                 "share": micro / wanted.spend_at_most_micro,
             }
         )

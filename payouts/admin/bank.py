@@ -196,7 +196,7 @@ class BankFileAdmin(ReadOnlyAdmin):
 
     def _carry_out(self, decision: str, file: BankFile, form: forms.Form, request: HttpRequest) -> HttpResponse:
         if decision == "download":
-            data = files.content(file)
+            data = files.hand_out(file)
             self.log_change(request, file, _("Downloaded"))
             response = HttpResponse(data, content_type="application/octet-stream")
             response["Content-Disposition"] = f'attachment; filename="{files.filename(file)}"'

@@ -27,7 +27,8 @@ from gpunex.kit.registers import ReadOnlyInline
 from gpunex.policy.models import Policy
 from payouts import approvals, methods, review, runs
 from payouts.admin.pause import TellingPauseAdmin
-from payouts.models import Attempt, BankTransfer, Payout, PayoutRun, Rail
+from payouts.bank.transfers import may_still_pay
+from payouts.models import Attempt, BankFile, BankTransfer, Payout, PayoutRun, Rail
 from payouts.usdc import explorer_link
 
 State = Payout.State
@@ -84,8 +85,7 @@ class BankTransferInline(ReadOnlyInline):
     model = BankTransfer
     fields = [
         "end_to_end_id",
-        "currency",
-        "amount_cents",
+        "amount",
         "rate",
         "state",
         "bank_reason",
@@ -93,6 +93,11 @@ class BankTransferInline(ReadOnlyInline):
         "trace_number",
         "settled_at",
     ]
+    readonly_fields = fields
+
+    @display(description=_lazy("amount"))
+    def amount(self, transfer: BankTransfer) -> str:
+        return transfer.amount
 
 
 @admin.register(Payout)
@@ -121,6 +126,8 @@ class PayoutAdmin(TellingPauseAdmin):
     ]
     list_select_related = ["organisation", "run"]
     inlines = [AttemptInline, BankTransferInline]
+    exclude = ["amount_micro"]
+    readonly_fields = ["amount"]
     change_form_outer_before_template = "admin/decision.html"
 
     def get_ordering(self, request: HttpRequest) -> Any:
@@ -242,6 +249,11 @@ class PayoutAdmin(TellingPauseAdmin):
     def _while_approved(self, payout: Payout) -> str:
         if approvals.waits(payout.run):
             return _("Its run waits for two administrators: see the page of the run.")
+        file = BankFile.objects.filter(transfers__payout=payout).first()
+        if file is not None:
+            return _("It is in the file %(file)s: download that, hand it to the bank, and record it there.") % {
+                "file": file
+            }
         if payout.rail != Rail.USDC:
             return _(
                 "It goes into the file of its run. Make the file on %(day)s or later, and hand it to the bank."
@@ -272,6 +284,7 @@ class PayoutAdmin(TellingPauseAdmin):
         if (
             payout.state in (State.RESERVED, State.APPROVED, State.REVIEW)
             and not payout.attempts.filter(dead=False).exists()
+            and not may_still_pay(payout)
         ):
             returned = payout.run.kind == PayoutRun.Kind.RETURN
             submit = _("Return the money to the balance") if returned else _("Return the money to the earnings")

@@ -47,6 +47,7 @@ class PayoutRunAdmin(TellingPauseAdmin):
     search_fields = ["=public_id", "reason"]
     list_select_related = ["created_by"]
     ordering = ["-period_end", "-pk"]
+    exclude = ["approved_by"]
     readonly_fields = ["payouts_in_it", "sum_of_it", "states_in_it", "approvals_so_far"]
     change_form_outer_before_template = "admin/decision.html"
 

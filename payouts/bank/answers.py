@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from functools import cached_property
+from itertools import islice
 from xml.etree.ElementTree import Element, ParseError
 
 from defusedxml import DefusedXmlException
@@ -32,6 +33,9 @@ PAIN, CAMT_STATEMENT, CAMT_NOTIFICATION, ACH_RETURN = "pain.002", "camt.053", "c
 _ROOT = re.compile(r"\{urn:iso:std:iso:20022:tech:xsd:(pain|camt)\.(\d{3})\.\d{3}\.\d{2}\}Document")
 _AMOUNT = re.compile(r"(\d{1,15})(?:\.(\d{1,2})0{0,3})?", re.ASCII)
 _OUR_ID = re.compile(r"\bGPX[0-9a-f]{32}\b")
+# What may be an account's number in a bank's words: an IBAN, or many digits.
+_NUMBER = re.compile(r"\b(?:[A-Z]{2}\d{2}(?: ?[A-Z0-9]{1,4}){2,8}|\d(?:[ -]?\d){7,})\b", re.ASCII)
+_NUMBER_DIGITS = 9
 _NO_ID = "NOTPROVIDED"
 
 _ACCEPTED = {"ACTC", "ACCP", "ACSP", "ACWC", "ACWP", "ACFC"}
@@ -190,7 +194,11 @@ def _read_xml(data: bytes) -> Answer:
 
 
 def _numbered(lines: Iterator[Line]) -> list[Line]:
-    return [replace(line, number=number) for number, line in enumerate(lines, start=1)]
+    """Raises TooLarge as soon as there are too many: reading on to the last would take minutes."""
+    numbered = [replace(line, number=number) for number, line in enumerate(islice(lines, MOST_LINES + 1), start=1)]
+    if len(numbered) > MOST_LINES:
+        raise TooLarge
+    return numbered
 
 
 def _status_lines(root: Element) -> Iterator[Line]:
@@ -287,7 +295,21 @@ def _reason(parent: Element | None, path: str) -> str:
     """Code and words of why, as in "AC04 account closed"."""
     info = parent.find(path) if parent is not None else None
     code = _text(info, "{*}Rsn/{*}Cd") or _text(info, "{*}Rsn/{*}Prtry")
-    return " ".join(filter(None, [code, _text(info, "{*}AddtlInf")]))[:140]
+    return " ".join(filter(None, [code, masked(_text(info, "{*}AddtlInf"))]))[:140]
+
+
+def masked(words: str) -> str:
+    """A bank's own words go into mails and lists: account numbers in them only by their last digits.
+
+    >>> masked("Konto DE89 3704 0044 0532 0130 00 erloschen"), masked("account 000123456789, 2 days, see AC04 ACCOUNT CLOSED")
+    ('Konto •••• 3000 erloschen', 'account •••• 6789, 2 days, see AC04 ACCOUNT CLOSED')
+    """
+
+    def last(found: re.Match[str]) -> str:
+        number = "".join(sign for sign in found[0] if sign.isalnum())
+        return f"•••• {number[-4:]}" if sum(map(str.isdigit, number)) >= _NUMBER_DIGITS else found[0]
+
+    return _NUMBER.sub(last, words)
 
 
 def _first(parent: Element | None, *paths: str) -> Element | None:

@@ -359,6 +359,13 @@ def content(file: BankFile) -> bytes:
     return data
 
 
+def hand_out(file: BankFile) -> bytes:
+    """``content`` for whoever takes it to the bank. Raises PayoutsPaused until it is recorded as handed over, FileDamaged."""
+    if file.exported_at is None and Policy.load().payouts_paused:
+        raise PayoutsPaused
+    return content(file)
+
+
 def filename(file: BankFile) -> str:
     return f"{file.message_id}.{'xml' if file.rail == Rail.SEPA else 'ach'}"
 

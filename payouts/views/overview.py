@@ -19,7 +19,7 @@ from gpunex.accounts.fresh import fresh_sign_in
 from gpunex.kit import show
 from gpunex.kit.refusals import Refusal
 from gpunex.policy.models import Policy
-from payouts import history, methods, periods, runs
+from payouts import history, methods, payable, periods, runs
 from payouts.forms import CadenceForm, RailForm
 from payouts.models import Cadence, Payout, PayoutRun, Rail
 
@@ -96,7 +96,7 @@ def _page(request: HttpRequest, *, at: datetime) -> dict[str, Any]:
     destinations = methods.destinations(organisation, at)
     paid_to = next((one for one in destinations if one.in_use), None)
     preference = methods.cadence_of(organisation)
-    policy, kept, debt = Policy.load(), runs.kept_back(organisation), debts.open_debt(organisation)
+    policy, kept, debt = Policy.load(), payable.kept_back(organisation), debts.open_debt(organisation)
     return {
         "nav": "payouts",
         "at": at,

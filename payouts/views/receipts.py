@@ -11,6 +11,7 @@ from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
+from gpunex.accounts.organisations import organisation_of
 from gpunex.kit.templatetags import ui
 from payouts import verify
 from payouts.models import Attempt, BankTransfer, Payout, PayoutRun, Rail
@@ -29,7 +30,9 @@ SHADES = {
 @require_safe
 def payout(request: HttpRequest, public_id: UUID) -> HttpResponse:
     """Of the organisation's own payouts only. A return of balance stands on the renter's side, a payout on the provider's."""
-    rows = Payout.objects.filter(organisation=request.organisation).select_related("run").prefetch_related("attempts")
+    rows = (
+        Payout.objects.filter(organisation=organisation_of(request)).select_related("run").prefetch_related("attempts")
+    )
     row = get_object_or_404(rows, public_id=public_id)
     attempt = row.last_attempt
     transfer = (

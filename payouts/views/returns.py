@@ -13,14 +13,15 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
 from gpunex.accounts.fresh import fresh_sign_in, typed_before
+from gpunex.accounts.organisations import organisation_of
 from gpunex.kit import show
 from gpunex.kit.conflicts import retrying
 from gpunex.kit.refusals import Refusal
 from gpunex.policy.models import Policy
 from payouts import history, methods, returns
 from payouts.forms import ReturnForm
-from payouts.models import Payout, PayoutRun
-from payouts.returns import LessThanLeast, MoreThanUnused, NoWalletToReturnTo, WalletNotProven
+from payouts.models import Payout, PayoutRun, Rail
+from payouts.returns import LessThanLeast, MoreThanUnused, NoWalletToReturnTo, WalletNotProven, WalletTooNew
 
 RETURNS_A_PAGE = 20
 
@@ -28,7 +29,7 @@ RETURNS_A_PAGE = 20
 @require_http_methods(["GET", "HEAD", "POST"])
 def return_balance(request: HttpRequest) -> HttpResponse:
     """Whoever may not ask sees how it stands; whoever may confirms first that it is still them."""
-    if methods.may_change(request.organisation, request.user):
+    if methods.may_change(organisation_of(request), request.user):
         return _return_balance(request)
     return render(request, "payouts/return.html", _page(request, at=timezone.now()), status=_status(request))
 
@@ -89,6 +90,7 @@ def _page(request: HttpRequest, *, at: datetime) -> dict[str, Any]:
         "page": page,
         "rows": history.lines(page),
         "who_may_change": methods.who_may_change(organisation),
+        "waiting": methods.waiting_method(organisation, at, Rail.USDC),
     }
     try:
         context["method"] = returns.destination(organisation, at)
@@ -96,6 +98,8 @@ def _page(request: HttpRequest, *, at: datetime) -> dict[str, Any]:
         context["no_wallet"] = str(refusal)
     except WalletNotProven as refusal:
         context["not_proven"] = str(refusal)
+    except WalletTooNew as refusal:
+        context["too_new"] = str(refusal)
     return context
 
 

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from gpunex import desk
 from gpunex.accounts.fresh import fresh_sign_in, typed_before
+from gpunex.accounts.organisations import organisation_of
 from gpunex.kit import show
 from gpunex.kit.refusals import Refusal
 from payouts import challenges, methods
@@ -30,7 +31,7 @@ def connect_wallet(request: HttpRequest) -> HttpResponse:
     """Name the first wallet, or another one. A refusal stands beside the address and keeps what was typed."""
     if (elsewhere := _elsewhere(request)) is not None:
         return elsewhere
-    if not methods.may_change(request.organisation, request.user):
+    if not methods.may_change(organisation_of(request), request.user):
         return _not_for_this_role(request)
     return _connect_wallet(request)
 
@@ -62,7 +63,7 @@ def prove_wallet(request: HttpRequest, public_id: UUID) -> HttpResponse:
     if (elsewhere := _elsewhere(request)) is not None:
         return elsewhere
     at = timezone.now()
-    mine = WalletChallenge.objects.filter(organisation=request.organisation, user=request.user)
+    mine = WalletChallenge.objects.filter(organisation=organisation_of(request), user=request.user)
     challenge = get_object_or_404(mine, public_id=public_id)
     form = SignatureForm(request.POST or None, initial=typed_before(request))
     if request.method == "POST" and form.is_valid():
@@ -93,22 +94,32 @@ def prove_wallet(request: HttpRequest, public_id: UUID) -> HttpResponse:
 
 
 @require_POST
-@fresh_sign_in(back="providers:payouts")
 def cancel_wallet(request: HttpRequest) -> HttpResponse:
+    """Let the wallet in force stand."""
     if (elsewhere := _elsewhere(request)) is not None:
         return elsewhere
+    return fresh_sign_in(back=_home_name(request))(_cancel_wallet)(request)
+
+
+def _cancel_wallet(request: HttpRequest) -> HttpResponse:
     try:
-        methods.cancel_change(organisation=request.organisation, rail=Rail.USDC, by=request.user, at=timezone.now())
+        methods.cancel_change(organisation=organisation_of(request), rail=Rail.USDC, by=request.user, at=timezone.now())
     except Refusal as refusal:
         messages.error(request, str(refusal))
     else:
-        messages.success(request, _("The change is cancelled; payouts go on as before."))
+        done = _("The change is cancelled; the wallet stays as it was.")
+        messages.success(
+            request, done if _for_renters(request) else _("The change is cancelled; payouts go on as before.")
+        )
     return redirect(_home(request))
 
 
 def _told(request: HttpRequest, method: PayoutMethod) -> str:
     if method.active_from > timezone.now():
-        return _("From %(when)s on, payouts go to the new wallet.") % {"when": show.moment(method.active_from)}
+        when = show.moment(method.active_from)
+        if _for_renters(request):
+            return _("From %(when)s on, balance goes back to the new wallet.") % {"when": when}
+        return _("From %(when)s on, payouts go to the new wallet.") % {"when": when}
     if _for_renters(request):
         return _("The wallet that ends in %(last)s is connected.") % {"last": method.address[-6:]}
     return _("Payouts now go to the wallet that ends in %(last)s.") % {"last": method.address[-6:]}
@@ -121,7 +132,7 @@ def _page(request: HttpRequest, template: str, context: dict[str, Any], *, refus
         "shell": "shell/renter.html" if renters else "shell/provider.html",
         "nav": "balance" if renters else "payouts",
         "home": _home(request),
-        "home_name": _("Balance") if renters else _("Payouts"),
+        "home_name": _("Take money out") if renters else _("Payouts"),
         "start": _url(request, "connect_wallet"),
         "method": methods.active_method(organisation, at, Rail.USDC),
         "waiting": methods.waiting_method(organisation, at, Rail.USDC),
@@ -149,7 +160,12 @@ def _elsewhere(request: HttpRequest) -> HttpResponse | None:
 
 
 def _home(request: HttpRequest) -> str:
-    return reverse("billing:balance" if _for_renters(request) else "providers:payouts")
+    return reverse(_home_name(request))
+
+
+def _home_name(request: HttpRequest) -> str:
+    """Where the wallet stands and is put to use."""
+    return "payouts:return_balance" if _for_renters(request) else "providers:payouts"
 
 
 def _url(request: HttpRequest, name: str, *args: object) -> str:

@@ -26,6 +26,7 @@ from gpunex.kit.secrets import digest
 from providers.api import fields
 from providers.api.answers import stamped
 from providers.api.endpoints import offset_ms
+from providers.inventory import card_uuid
 from providers.machines import secret_of
 from reliability import beats, telemetry
 
@@ -227,7 +228,7 @@ def _sample(sample: dict[str, Any], sent_at: datetime | None, at: datetime) -> d
     uuid = sample.get("gpu_uuid")
     if uuid is not None and not _plain(uuid, 80):
         raise ValueError
-    found: dict[str, Any] = {"gpu_uuid": uuid}
+    found: dict[str, Any] = {"gpu_uuid": None if uuid is None else card_uuid(uuid)}
     found["at"] = telemetry.corrected(_moment(sample["at"]), sent_at=sent_at, received_at=at)
     for name, (low, high) in _NUMBERS.items():
         value = sample.get(name)

@@ -22,7 +22,7 @@ from providers.api import fields
 from providers.api.answers import bearer, refusal_body, stamped, status_of
 from providers.models import Machine, Workload
 from providers.workloads import Report, UnknownWorkload
-from reliability import benchmarks, connections, health, telemetry
+from reliability import anomalies, benchmarks, connections, floors, health, telemetry
 
 TELEMETRY_SECONDS = 30
 _ANSWER = {200: OpenApiTypes.OBJECT}
@@ -80,6 +80,12 @@ class AgentEndpoint(APIView):
             raise UnknownWorkload
         return found
 
+    def look_at(self, taken: inventories.Taken) -> None:
+        """What an inventory may show beyond the cards themselves: software that is too old, and cards that are elsewhere."""
+        floors.judge_software(machine=self.machine, at=self.at)
+        if taken.rejected:
+            anomalies.look_at_rejected(machine=self.machine, uuids=[card.uuid for card in taken.rejected], at=self.at)
+
     def offers_changed(self) -> None:
         """What this machine offers may be another now: renters see it at once, not with the next sweep."""
         listings.refresh(machines=[self.machine], at=self.at)
@@ -111,6 +117,7 @@ class Enrol(AgentEndpoint):
             at=self.at,
         )
         self.machine = enrolment.machine
+        self.look_at(enrolment.taken)
         self.offers_changed()
         answer = {
             "machine_id": str(enrolment.machine.public_id),
@@ -131,6 +138,7 @@ class Inventory(AgentEndpoint):
         body = self.read(fields.InventoryFields, request)
         taken = inventories.take(machine=self.machine, inventory=body, at=self.at)
         health.record_software(machine=self.machine, changes=taken.software, at=self.at)
+        self.look_at(taken)
         self.offers_changed()
         self.machine.refresh_from_db(fields=["revision"])
         return Response({"revision": self.machine.revision, "rejected": _rejected(taken)})
@@ -212,7 +220,7 @@ class WorkloadResult(AgentEndpoint):
         runs = benchmarks.accept_result(workload=self.workload(workload_id), result=body, at=self.at)
         self.offers_changed()
         return Response(
-            {"gpus": [{"uuid": run.gpu.uuid, "state": run.state, "reason": run.reason or None} for run in runs]}
+            {"gpus": [{"uuid": run.gpu.uuid, "state": run.state, "reason": run.code or None} for run in runs]}
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from providers.inventory import card_uuid
 from providers.models import Gpu, Workload
 from providers.workloads import REPORTED_CAUSES
 
@@ -53,6 +54,26 @@ class Word(serializers.CharField):
         super().__init__(**{"allow_null": True, "allow_blank": True, "default": None, "max_length": 120} | options)
 
 
+class CardUuid(serializers.RegexField):
+    """A card's UUID as NVML names it, kept in one case."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(r"^GPU-[0-9A-Za-z-]{4,72}\Z", max_length=80, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        return card_uuid(super().to_internal_value(data))
+
+
+class AnyCardUuid(Word):
+    """What names a card, or null; one that names none is let through, and found nowhere."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(max_length=80, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        return card_uuid(super().to_internal_value(data))
+
+
 def _needed(**options: Any) -> dict[str, Any]:
     """Options of a field that must be there."""
     return {"allow_null": False, "default": serializers.empty, "required": True} | options
@@ -77,7 +98,7 @@ class HostFields(serializers.Serializer):
 
 
 class GpuFields(serializers.Serializer):
-    uuid = serializers.RegexField(r"^GPU-[0-9A-Za-z-]{4,72}$", max_length=80)
+    uuid = CardUuid()
     index = Whole(**_needed(max_value=1000))
     name = Word(**_needed(max_length=96, allow_blank=False))
     vram_mib = Whole()
@@ -184,7 +205,7 @@ class LogFields(serializers.Serializer):
 
 
 class MeasuredGpuFields(serializers.Serializer):
-    uuid = serializers.CharField(max_length=80)
+    uuid = AnyCardUuid(**_needed())
     fp16_tflops = Reading()
     fp32_tflops = Reading()
     tensor_tflops = Reading()
@@ -225,7 +246,7 @@ class ResultFields(serializers.Serializer):
 
 
 class SampleFields(serializers.Serializer):
-    gpu_uuid = Word(max_length=80)
+    gpu_uuid = AnyCardUuid()
     at = serializers.DateTimeField()
     temperature_c = Reading(min_value=-100)
     power_w = Reading()
@@ -253,7 +274,7 @@ class EventFields(serializers.Serializer):
     kind = serializers.ChoiceField(
         ["xid", "ecc", "thermal", "gpu_lost", "gpu_back", "driver_changed", "docker_down", "docker_up", "boot"]
     )
-    gpu_uuid = Word(max_length=80)
+    gpu_uuid = AnyCardUuid()
     data = serializers.DictField(allow_empty=True, default=dict)  # type: ignore[assignment]  # the contract's name for it
 
     def validate_data(self, data: dict[str, Any]) -> dict[str, Any]:

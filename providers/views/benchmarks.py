@@ -21,8 +21,9 @@ from providers.fleet import Card, Host, Standing
 from providers.models import Gpu, VariantExpectation
 from providers.views import words
 from providers.views.access import provider_page
-from reliability import benchmarks
-from reliability.models import Benchmark
+from reliability import benchmarks, waivers
+from reliability.benchmarks import Trigger
+from reliability.models import Benchmark, FloorWaiver
 
 MACHINES_A_PAGE = 10
 RUNS_A_PAGE = 20
@@ -67,19 +68,31 @@ def benchmark_list(request: HttpRequest) -> HttpResponse:
     latest = _newest(Benchmark.objects.filter(gpu__in=gpus))
     expected = _expected(gpus)
     floors = {policy.tier: policy for policy in TierPolicy.objects.all()}
+    granted = _granted([host.machine.pk for host in page], desk)
     return render(
         request,
         "providers/benchmarks.html",
         {
             "nav": "benchmarks",
             "page": page,
-            "machines": [_machine(desk, host, accepted, latest, expected, floors) for host in page],
+            "machines": [
+                _machine(desk, host, accepted, latest, expected, floors) | {"waivers": granted.get(host.machine.pk, [])}
+                for host in page
+            ],
             "every_hours": desk.policy.benchmark_every_hours,
             "repeat_minutes": desk.policy.benchmark_repeat_minutes,
             "chosen": hosts[0].machine if chosen else None,
             "at": desk.at,
         },
     )
+
+
+def _granted(machines: Sequence[int], desk: Desk) -> dict[int, list[FloorWaiver]]:
+    """The waivers that are valid now, by the machine's key: one query."""
+    found: dict[int, list[FloorWaiver]] = {}
+    for waiver in FloorWaiver.objects.valid(desk.at).filter(machine__in=machines).select_related("gpu").order_by("pk"):
+        found.setdefault(waiver.machine_id, []).append(waiver)
+    return found
 
 
 def _newest(runs: Any) -> dict[int, Benchmark]:
@@ -141,6 +154,7 @@ def _card(
         "said": words.card_said(card, host),
         "running": latest is not None and latest.state == Benchmark.State.REQUESTED,
         "missed": latest if latest and latest.state in (Benchmark.State.FAILED, Benchmark.State.REFUSED) else None,
+        "why": benchmarks.in_words(latest.code, latest.details) if latest else "",
     }
 
 
@@ -212,6 +226,9 @@ def gpu(request: HttpRequest, public_id: UUID) -> HttpResponse:
             "floor": floor.benchmark_floor_bps / 100,
             "below": bool(run and run.performance is not None and run.performance < floor.benchmark_floor_bps / 100),
             "said": words.card_said(found[1], found[0]) if found else None,
+            "waivers": [
+                waiver for waiver in waivers.of(row.machine, at=desk.at).rows if waiver.gpu_id in (None, row.pk)
+            ],
             "may_measure": bool(found and _may_measure(found[1])),
             "page": history,
             "history": [_run_row(past) for past in history],
@@ -226,6 +243,8 @@ def _run_row(run: Benchmark) -> dict[str, Any]:
         "run": run,
         "state": STATES[Benchmark.State(run.state)],
         "throttled": run.details.get("throttle_reasons") or [],
+        "trigger": Trigger(run.trigger).label if run.trigger in Trigger.values else "",
+        "why": benchmarks.in_words(run.code, run.details),
     }
 
 

@@ -10,7 +10,6 @@ from django.views.decorators.http import require_safe
 
 from gpunex.policy.models import Policy, Tier, TierPolicy
 from payouts.bank import details
-from providers.applications import DOCKER_LEAST, TOOLKIT_LEAST
 from providers.models import GpuModel
 from providers.places import country_name
 
@@ -43,8 +42,10 @@ def guide(request: HttpRequest) -> HttpResponse:
                 ("reliability", _("Reliability score")),
             ],
             "models": GpuModel.objects.filter(active=True),
-            "docker": DOCKER_LEAST,
-            "toolkit": TOOLKIT_LEAST,
+            "docker": policy.docker_least,
+            "toolkit": policy.toolkit_least,
+            "cuda": policy.cuda_least,
+            "runc": " / ".join(policy.runc_least.split()),
             "line": f"curl -fsSL {settings.PUBLIC_URL}/agent | bash",
         },
     )

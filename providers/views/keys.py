@@ -15,7 +15,6 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from gpunex.kit.refusals import Refusal
 from gpunex.policy.models import Policy
 from providers import keys
-from providers.applications import DOCKER_LEAST, TOOLKIT_LEAST
 from providers.models import Application, EnrolmentKey, Machine, Provider
 from providers.views.access import provider_page
 
@@ -90,8 +89,8 @@ def install(request: HttpRequest) -> HttpResponse:
             "simulate": f"GPUNEX_API_KEY={token or '<key>'} .venv/bin/python -m agent --url {settings.PUBLIC_URL} --simulate rtx4090x2"
             if settings.EMBEDDED
             else "",
-            "docker": DOCKER_LEAST,
-            "toolkit": TOOLKIT_LEAST,
+            "docker": policy.docker_least,
+            "toolkit": policy.toolkit_least,
             "tokens": EnrolmentKey.objects.filter(provider=provider, kind=EnrolmentKey.Kind.TOKEN).usable(at).count(),
             "machines": [(machine, machine.is_connected(at, policy.offline_seconds)) for machine in machines],
         },

@@ -147,8 +147,8 @@ def machine_page(
     at, row = desk.at, Machine.objects.select_related("provider").get(pk=host.machine.pk)
     live = bool(request.headers.get("HX-Request")) and request.method == "GET"
     if live and request.headers.get("HX-Target") == "readings":
-        context = {"machine": row, "at": at, "readings": readings.readings(request, host, at=at)}
-        return render(request, "providers/machine.html#readings", context)
+        part = {"machine": row, "at": at, "readings": readings.readings(request, host, at=at)}
+        return render(request, "providers/machine.html#readings", part)
     context: dict[str, Any] = {
         "nav": "machines",
         "host": host,

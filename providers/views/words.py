@@ -151,7 +151,9 @@ _HIDDEN: dict[Hidden, Any] = {
     Hidden.UNSETTLED: lambda: (
         "warn",
         _("Connected, its connection keeps breaking"),
-        _("It broke off three times within 30 minutes. Its offers wait until it has been steady again; rentals that run go on."),
+        _(
+            "It broke off three times within 30 minutes. Its offers wait until it has been steady again; rentals that run go on."
+        ),
         _("The gaps below tell network and restarts apart."),
     ),
     Hidden.SIMULATED: lambda: (
@@ -165,6 +167,14 @@ _HIDDEN: dict[Hidden, Any] = {
         _("Draining"),
         _("It takes no new work. What runs goes on to its end."),
         _("Take new work again as soon as the host is ready."),
+    ),
+    Hidden.MAINTENANCE: lambda: (
+        "info",
+        _("In planned maintenance"),
+        _(
+            "Its GPUs are kept from new renters until the announced end. With notice and within the month's budget it costs no points."
+        ),
+        _("It is offered again by itself; cancel nothing and hide nothing."),
     ),
     Hidden.PROVIDER: lambda: (
         "idle",

@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import time_machine
+from allauth.account.models import EmailAddress
 from django.core import mail as django_mail
 from django.test import Client
 from django.urls import reverse
@@ -66,6 +67,33 @@ def test_a_notice_formats_amounts_and_times_and_never_holds_the_secret(owner):
     assert "/payouts/p1" in sent.body
     assert 'dir="rtl"' in sent.alternatives[0][0]
     assert in_words(notice)["subject"] == "You were paid 12.34 USDC"
+
+
+def test_a_time_in_an_arabic_notice_keeps_its_arabic_month_outside_the_island(owner):
+    """Within one island the day, the month and the year would be drawn in another order."""
+    notify(organisation=Organisation.objects.get(created_by=owner), event=PAID, key="paid:2", at=AT, data={"amount_micro": 1, "sent_at": AT.isoformat(), "payout": "p1"}, secret={"token": "t"})  # fmt: skip
+    deliver_due(at=AT)
+    assert "Sent on 14 أكتوبر 2026، \u206614:05 UTC\u2069." in django_mail.outbox[0].body
+
+
+def test_an_account_that_a_command_made_gets_its_organisation_when_it_signs_in(client):
+    """``createsuperuser`` signs nobody up: without one, every page of money would have nobody to show."""
+    user = User.objects.create_superuser("boss@example.com", "a-long-password", full_name="Boss")
+    EmailAddress.objects.create(user=user, email=user.email, verified=True, primary=True)
+    client.post(reverse("account_login"), {"login": user.email, "password": "a-long-password"})
+    assert acting_for(user, None) == Organisation.objects.get(created_by=user)
+    assert client.get("/balance").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/rentals", "/me/notices", "/balance", "/balance/requests", "/balance/return", "/balance/wallet", "/statements",
+     "/balance/returns/8f708089-28e7-45df-81a0-44db57787908", "/provider/payouts/8f708089-28e7-45df-81a0-44db57787908"],
+)  # fmt: skip
+def test_who_belongs_to_no_organisation_any_more_finds_no_page_of_one(client, owner, path: str):
+    Membership.objects.filter(user=owner).delete()
+    client.force_login(owner, backend="django.contrib.auth.backends.ModelBackend")
+    assert client.get(path).status_code == 404
 
 
 def test_an_unknown_event_of_an_older_version_still_shows(owner):

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_a_card_that_holds_memory_is_in_use(host: Host) -> None:
     assert not inventory.in_use(GPUS[0])
 
 
-def counted(uuid: str, **counters: int) -> Reading:
+def counted(uuid: str, **counters: Any) -> Reading:
     return replace(reading(uuid), samples=[Sample(gpu_uuid=uuid, **counters)])
 
 

@@ -108,7 +108,7 @@ def queries_alone(act: Callable[[], object]) -> Callable[[], None]:
     """The SQL that ``act`` sends, to be sent again by itself and its rows fetched: what the database alone takes for it."""
     with CaptureQueriesContext(connection) as seen:
         act()
-    statements = [query["sql"] for query in seen if query["sql"].startswith(("SELECT", "WITH"))]
+    statements = [query["sql"] for query in seen if query["sql"].lstrip().startswith(("SELECT", "WITH"))]
 
     def send() -> None:
         with connection.cursor() as cursor:

@@ -130,7 +130,13 @@ def machines(owner: Provider, count: int, *, gpus: int, at: datetime, slug: str 
     )
     Schedule.objects.bulk_create(
         [
-            Schedule(machine=machine, effective_from=at - timedelta(days=40), timezone="UTC", always=True)
+            Schedule(
+                machine=machine,
+                effective_from=at - timedelta(days=40),
+                created_at=at - timedelta(days=40),
+                timezone="UTC",
+                always=True,
+            )
             for machine in made
         ],
         batch_size=CHUNK,

@@ -34,6 +34,13 @@ def second(db: None) -> User:
     return person("second", is_staff=True, is_superuser=True)
 
 
+def test_what_waits_says_its_state_in_words(renter: Organisation, first: User, noon: datetime) -> None:
+    debit, credit = ledger.account(Kind.CREDITS), ledger.account(Kind.RENTER_BALANCE, organisation=renter)
+    asked = adjustments.ask(kind=Adjustment.Kind.ADJUSTMENT, debit=debit, credit=credit, amount_micro=USDC, reason="goodwill", by=first, at=noon)  # fmt: skip
+    page = text_of(client_for(first).get(reverse("admin:billing_adjustment_change", args=[asked.pk])).content)
+    assert "State waiting for a second administrator" in page
+
+
 @pytest.fixture
 def charged(renter: Organisation, provider: Organisation, noon: datetime) -> Meter:
     meter = start_meter(renter, provider, at=noon)

@@ -97,7 +97,7 @@ def test_a_request_shows_its_link_its_code_and_how_long_it_waits(
 @pytest.mark.parametrize(
     ("amount", "why"),
     [
-        ("", "This field is required"),
+        ("", "Write how much, for example 12.50."),
         ("0", "Choose an amount from 0.000001 to 1,000,000 USDC."),
         ("1000001", "Choose an amount from 0.000001 to 1,000,000 USDC."),
         *(

@@ -209,6 +209,39 @@ def test_an_arabic_pdf_is_shaped_and_set_from_right_to_left() -> None:
     assert min(places) < 100
 
 
+@pytest.mark.spec("J1")
+def test_the_marks_of_arabic_stand_on_their_letters() -> None:
+    """A mark is drawn at a height of its own: one that is left on the line stands beside its letter."""
+    read = Read(draw(body_of(1), "ar"))
+    stream = read._stream(int(re.search(rb"/Contents (\d+) 0 R", read.pages[0])[1]))  # type: ignore[index]
+    titles = [line for line in stream.split(b"BT ")[1:] if b" Tm " in line]
+    lifted = 0
+    for line in titles:
+        base = float(line.split()[1])
+        lifted += any(float(match[1]) > base + 0.5 for match in re.finditer(rb"1 0 0 1 [\d.]+ ([\d.]+) Tm", line))
+    assert lifted >= 2  # the notes below the lines have marks
+
+
+@pytest.mark.parametrize("language", ["en", "ar"])
+def test_the_sums_of_a_pdf_do_not_overlap(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[float, float, str]] = []
+    write = pdf._Sheet._at
+
+    def noted(self: Any, offset: float, width: float, text: str, **style: Any) -> float:
+        top = self.y
+        used = write(self, offset, width, text, **style)
+        drawn.append((top, top + used, text))
+        return used
+
+    monkeypatch.setattr(pdf._Sheet, "_at", noted)
+    body = body_of(1, kind="month")
+    draw(body, language)
+    with translation.override(language):
+        labels = [figure.label for figure in Document(unsaved(body)).sums]
+    places = [next((top, end) for top, end, text in reversed(drawn) if text == label) for label in labels]
+    assert all(end <= top + 0.01 for (_top, end), (top, _end) in zip(places, places[1:], strict=False)), places
+
+
 def test_a_name_in_a_script_without_a_font_does_not_stop_the_pdf() -> None:
     assert draw(body_of(1, name="計算 Ко́мпания 😀")).startswith(b"%PDF")
 

@@ -281,7 +281,7 @@ def _live(*, lives: int, steps: int) -> None:
 
 
 def test_the_books_hold_whatever_happens(db: None) -> None:
-    _live(lives=12, steps=18)
+    _live(lives=20, steps=20)
 
 
 @pytest.mark.soak

@@ -111,6 +111,13 @@ def test_an_amount_that_is_none_is_refused_beside_its_field_and_kept(payer: Orga
     assert f'value="{amount}"' in page.content.decode() or not amount
 
 
+def test_the_page_of_a_refused_amount_refreshes_the_balance_and_not_the_form(payer: Organisation) -> None:
+    page = client_of(payer).post(reverse("billing:test_usdc"), {"amount": "much"})
+    assert page.status_code == 422
+    assert f'hx-get="{reverse("billing:balance")}?live=1"' in page.content.decode()
+    assert 'href="/balance/test-usdc' not in page.content.decode()
+
+
 def test_there_is_no_test_usdc_outside_the_demonstration(payer: Organisation, settings: Settings) -> None:
     settings.EMBEDDED = False
     assert client_of(payer).post(reverse("billing:test_usdc"), {"amount": "1"}).status_code == 404

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 
+from gpunex.accounts.models import User
 from gpunex.asgi import application
 from gpunex.kit.requests import ClientAddressMiddleware
 
@@ -46,6 +47,29 @@ def test_behind_a_proxy_the_address_is_whom_the_proxy_saw(forwarded: str, addres
         RequestFactory().get("/", REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": forwarded})
     )
     assert seen == [address]
+
+
+READ_BY_A_PERSON = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [
+        ("/offers/8f708089-28e7-45df-81a0-44db57787908/rent", "/offers/8f708089-28e7-45df-81a0-44db57787908"),
+        ("/offers/8f708089-28e7-45df-81a0-44db57787908/check", "/offers/8f708089-28e7-45df-81a0-44db57787908"),
+        ("/balance/test-usdc", "/balance"),
+        ("/balance/wallet/cancel", "/balance/wallet"),
+        ("/provider/payouts/bank/confirm", "/provider/payouts/bank"),
+        ("/me/language", "/"),
+    ],
+)
+def test_an_address_that_takes_only_forms_leads_a_person_to_its_page(client: Client, path: str, above: str):
+    """Changing the language on a refused form, or signing in after one was sent, asks for its address."""
+    client.force_login(User.objects.create_user("reader@example.com"), backend=settings.AUTHENTICATION_BACKENDS[-1])
+    answer = client.get(path, headers=READ_BY_A_PERSON)
+    assert (answer.status_code, answer.headers.get("Location")) == (302, above)
+    assert client.get(path).status_code == 405
+    assert client.get(path, headers=READ_BY_A_PERSON | {"HX-Request": "true"}).status_code == 405
 
 
 def ask(chunks: list[bytes], headers: list[tuple[bytes, bytes]]) -> tuple[int | None, int]:

@@ -393,6 +393,8 @@ def test_the_agents_document_and_this_one_know_nothing_of_each_other(shopper: Or
         "/api/v1/rentals/{public_id}",
         "/api/v1/earnings",
         "/api/v1/statements",
+        "/api/v1/machines/{public_id}/reliability/explain",
+        "/api/v1/machines/{public_id}/reliability/events",
     }
     assert "machineSecret" not in json.dumps(ours)
 

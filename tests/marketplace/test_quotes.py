@@ -270,6 +270,10 @@ def test_without_javascript_a_button_works_the_quote_out_and_rents_nothing(here:
     wrong = client.post(reverse("marketplace:check", args=[here.public_id]), typed | {"stop_after": "soon"})
     assert wrong.status_code == 422
     assert 'value="soon"' in wrong.content.decode()
+    for limit in ({"spend_at_most": "0"}, {"stop_after": "0"}, {"stop_after": "99999"}):
+        refused = client.post(reverse("marketplace:check", args=[here.public_id]), typed | limit)
+        assert refused.status_code == 422, limit
+        assert "is between 1 minute and 366 days" in text_of(refused.content)
 
 
 def test_who_is_not_signed_in_sees_the_price_and_no_balance(here: Listing):

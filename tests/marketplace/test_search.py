@@ -246,7 +246,7 @@ def test_a_listing_copies_the_newest_score_and_benchmark(listing: Listing, noon:
         Score.objects.create(
             machine=listing.machine,
             at=noon - timedelta(hours=hours),
-            version=1,
+            version=2,
             score=value,
             uptime=1,
             completion=1,

@@ -231,6 +231,15 @@ def test_an_amount_that_cannot_be_sent_is_refused_beside_the_field_and_kept(
     assert not Payout.objects.exists()
 
 
+def test_an_amount_beside_everything_is_asked_about_and_nothing_is_sent(renter: Organisation, page: str) -> None:
+    """Whoever writes 2.50 and forgets to choose it must not get the whole balance back."""
+    response = client_of(renter).post(page, {"key": str(uuid.uuid4()), "how": "everything", "amount": "2.5"})
+    assert response.status_code == 422
+    assert response.context["form"].errors["amount"]
+    assert 'value="2.5"' in response.content.decode()
+    assert not Payout.objects.exists()
+
+
 @pytest.mark.parametrize("typed", [" 1.5 ", "١٫٥"])
 def test_an_amount_as_people_write_it_is_read(typed: str, renter: Organisation, page: str) -> None:
     assert client_of(renter).post(page, {"key": str(uuid.uuid4()), "how": "amount", "amount": typed}).status_code == 302

@@ -11,7 +11,7 @@ from billing.ledger import Kind, Move, NotEnoughMoney, Posting, ReasonMissing
 from billing.models import Account, ProviderDebt, Statement, Transfer
 from gpunex.accounts.models import Organisation, User
 from gpunex.outbox.models import Message
-from payouts import methods, runs
+from payouts import methods, payable, runs
 from payouts.bank import rates
 from payouts.models import Cadence, FxRate, Payout, PayoutMethod, PayoutPreference, PayoutRun, Rail
 from tests.billing.conftest import fund, start_meter
@@ -396,10 +396,10 @@ def test_what_a_break_of_running_rentals_would_credit_stays_until_they_end(at: d
     meter.refresh_from_db()
     net = meter.billed_gross_micro - meter.billed_fee_micro
     # Two hours of it at the most: the credit of the enterprise tier.
-    assert runs.kept_back(org) == 4 * USDC
+    assert payable.kept_back(org) == 4 * USDC
     assert first.amount_micro == 30 * USDC + net - 4 * USDC
     metering.close_meter(meter=meter, ended_at=later, at=later)
-    assert runs.kept_back(org) == 0
+    assert payable.kept_back(org) == 0
     assert runs.pay_off_cycle(organisation=org, by=admin, reason="it ended well", at=later).amount_micro == 4 * USDC
     assert ledger.verify_books().drift_micro == 0
 

@@ -12,6 +12,7 @@ from solders.keypair import Keypair
 from billing import treasury
 from gpunex.accounts.models import Membership, Organisation
 from gpunex.chain.addresses import ata
+from gpunex.outbox.models import Message
 from payouts import challenges, methods
 from payouts.models import PayoutMethod, Rail, WalletChallenge
 from providers.models import Provider
@@ -197,8 +198,30 @@ def test_a_renter_who_is_no_provider_connects_one_in_his_own_front(at: datetime,
     assert b'data-front="renter"' in page.content
     step = name(client, key, front="payouts")
     answer = client.post(step, {"signature": sign(WalletChallenge.objects.get(), key)})
-    assert answer.headers["Location"] == reverse("billing:balance")
+    assert answer.headers["Location"] == reverse("payouts:return_balance")
     assert methods.active_method(renter, at + timedelta(minutes=1)).address == str(key.pubkey())
+
+
+@pytest.mark.spec("G3")
+def test_a_renter_changes_the_wallet_is_told_of_it_and_cancels_it_where_money_is_taken_out(
+    at: datetime, key: Keypair
+) -> None:
+    renter = organisation("renter")
+    connect_wallet(renter, key=key, at=at - timedelta(days=9))
+    client, page, other = client_of(renter), reverse("payouts:return_balance"), Keypair()
+    assert reverse("payouts:connect_wallet") in client.get(page).content.decode()
+    step = name(client, other, front="payouts")
+    client.post(step, {"signature": sign(WalletChallenge.objects.get(address=str(other.pubkey())), other)})
+    shown = text_of(client.get(page).content)
+    assert "A change is waiting" in shown
+    mails = Message.objects.filter(to=renter.created_by.email)
+    assert mails.filter(event="balance_wallet_changes").count() == 1
+    assert not mails.filter(event__startswith="wallet_").exists()
+    answer = client.post(reverse("payouts:cancel_wallet"))
+    assert answer.headers["Location"] == page
+    assert "A change is waiting" not in text_of(client.get(page).content)
+    assert methods.active_method(renter, at + timedelta(days=9)).address == str(key.pubkey())
+    assert mails.filter(event="balance_wallet_dropped").count() == 1
 
 
 def test_a_wrong_verb_is_refused(earner: Organisation, key: Keypair) -> None:

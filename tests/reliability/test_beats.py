@@ -39,9 +39,13 @@ def host(now: datetime) -> Host:
 
 def of(host: Host, at: datetime, /, **changes: Any) -> Beat:
     machine = host.machine
-    return Beat(
-        **{"public_id": machine.public_id, "secret_hash": machine.secret_hash, "boot_id": "boot-1", "at": at} | changes
-    )
+    known: dict[str, Any] = {
+        "public_id": machine.public_id,
+        "secret_hash": machine.secret_hash,
+        "boot_id": "boot-1",
+        "at": at,
+    }
+    return Beat(**known | changes)
 
 
 @pytest.mark.spec("B5")

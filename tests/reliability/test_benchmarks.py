@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.utils import translation
 
 from gpunex.accounts.models import Notice
@@ -45,6 +46,8 @@ def offered(host: Host) -> list[int]:
 
 
 def send(host: Host, workload: Workload, result: dict[str, Any]) -> Any:
+    """As if it had been asked for a minute ago: what comes sooner than it can be measured is refused."""
+    Benchmark.objects.filter(workload=workload).update(requested_at=F("requested_at") - MINUTE)
     return host.call(f"workloads/{workload.public_id}/result", result)
 
 
@@ -111,7 +114,7 @@ def test_again_about_once_a_day_and_not_all_at_the_same_time(host: Host, now: da
         assert minute or begun == 7
         started += [minute] * begun if minute else []
         for workload in Workload.objects.filter(observed="assigned"):
-            hosts.answer(workload, at=at)
+            hosts.answer(workload, at=at + MINUTE)
     assert len(started) == 7
     assert min(started) >= 21.5 * 60
     assert max(started) <= 26.5 * 60
@@ -197,27 +200,28 @@ def test_the_same_result_again_changes_nothing(host: Host, now: datetime) -> Non
 
 @pytest.mark.case("marketplace-33")
 @pytest.mark.parametrize(
-    "change",
+    ("change", "code"),
     [
-        {"nonce": "0" * 64},
-        {"checksum": "0" * 64},
-        {"checksum": "é"},
-        {"kernel_version": "2"},
-        {"attempt": 2},
-        {"simulated": True},
+        ({"nonce": "0" * 64}, "nonce"),
+        ({"checksum": "0" * 64}, "checksum"),
+        ({"checksum": "é"}, "checksum"),
+        ({"kernel_version": "2"}, "kernels"),
+        ({"attempt": 2}, ""),
+        ({"simulated": True}, "simulated"),
     ],
-    ids=lambda change: next(iter(change)),
+    ids=["nonce", "checksum", "checksum of other letters", "kernels", "attempt", "simulated"],
 )
 def test_a_result_that_answers_something_else_is_refused_whole(
-    change: dict[str, Any], host: Host, now: datetime
+    change: dict[str, Any], code: str, host: Host, now: datetime
 ) -> None:
     request(host, now)
     workload = open_benchmark(host)
     answer = send(host, workload, result_of(workload) | change)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
-    assert states(host) == ["requested", "requested"]
+    assert states(host) == ["refused", "refused"] if code else ["requested", "requested"]
+    assert {run.code for run in Benchmark.objects.all()} == {code}
     host.report(workload, "finished", cause="completed")
-    assert states(host) == ["failed", "failed"]
+    assert states(host) == ["refused", "refused"] if code else ["failed", "failed"]
     assert offered(host) == []
 
 
@@ -262,7 +266,9 @@ def test_values_that_cannot_be_are_refused_for_that_card_alone(
     if status == 200:
         assert sorted(states(host)) == ["accepted", "refused"]
         refused = Benchmark.objects.get(state="refused")
-        assert "fp32_tflops" in refused.reason
+        assert refused.code == ("above_peak" if value == 826 else "not_a_number")
+        assert refused.details["measure"] == "fp32_tflops"
+        assert "FP32" in benchmarks.in_words(refused.code, refused.details)
         assert len(offered(host)) == 1
     else:
         assert states(host) == ["requested", "requested"]

@@ -1,140 +1,21 @@
-"""The score against a slow reference, and fed from the tables."""
+"""Scores fed from the tables, stored, and kept fresh."""
 
-import math
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from django.db import IntegrityError, transaction
 
-from providers.models import Machine, MaintenanceWindow, Schedule
-from reliability import incidents, score, scores
-from reliability.models import Benchmark, Connection, PlatformOutage, Score
-from reliability.score import Event
-from tests.hosts import Host, approved, connected, measure
+from gpunex.policy.models import Policy
+from marketplace import listings
+from providers import declarations
+from providers.models import Gpu, Machine, MaintenanceWindow, Schedule
+from reliability import availability, events, excuses, incidents, score, scores, uptime
+from reliability.models import Availability, Benchmark, Connection, PlatformOutage, Score, ScoreTerms
+from tests.hosts import Host, approved, connected, measure, person
 
-NOW = datetime(2026, 6, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-
-
-def parts(**changes: Any) -> score.Parts:
-    whole: dict[str, Any] = {"at": NOW, "declared": [], "connected": [], "excused": [], "jobs": [], "runs": []}
-    return score.score(**whole | changes)
-
-
-def ago(hours: float) -> datetime:
-    return NOW - hours * HOUR
-
-
-@pytest.mark.spec("I1", "K")
-def test_a_machine_that_has_shown_nothing_stands_on_the_prior_and_is_new() -> None:
-    found = parts()
-    assert (found.uptime, found.completion, found.consistency) == pytest.approx((0.95, 0.95, 1.0))
-    assert found.new is True
-    assert found.score == pytest.approx(96.0)
-
-
-@pytest.mark.spec("I1")
-def test_a_machine_without_fault_reaches_a_hundred() -> None:
-    found = parts(
-        declared=[(ago(90 * 24), NOW)],
-        connected=[(ago(90 * 24), NOW)],
-        jobs=[Event(ago(n), 1.0) for n in range(0, 600, 20)],
-        runs=[Event(ago(24 * n), 1.0) for n in range(10)],
-    )
-    assert found.score == pytest.approx(100.0)
-    assert found.new is False
-
-
-@pytest.mark.spec("I1")
-@pytest.mark.case("marketplace-42", "marketplace-44")
-def test_what_is_not_declared_or_is_excused_does_not_count() -> None:
-    down = (ago(200), ago(100))
-    connected_ = [(ago(1000), ago(200)), (ago(100), NOW)]
-    bad = parts(declared=[(ago(1000), NOW)], connected=connected_)
-    assert bad.uptime < 0.85
-    assert parts(declared=[(ago(1000), NOW)], connected=connected_, excused=[down]).uptime == pytest.approx(1.0)
-    assert parts(declared=[(ago(1000), down[0]), (down[1], NOW)], connected=connected_).uptime == pytest.approx(1.0)
-
-
-@pytest.mark.spec("I3")
-def test_a_fault_weighs_half_after_two_weeks_and_nothing_after_ninety_days() -> None:
-    def lost(days: float) -> float:
-        """Points that an outage of ten hours costs when it is so long ago."""
-        end = ago(24 * days)
-        kept = [(ago(24 * 100), end - 10 * HOUR), (end, NOW)]
-        return (
-            100.0
-            - parts(
-                declared=[(ago(24 * 100), NOW)], connected=kept, jobs=[Event(NOW, 1.0)] * 10, runs=[Event(NOW, 1.0)] * 3
-            ).score
-        )
-
-    assert lost(1) > 0.5
-    assert lost(15) == pytest.approx(lost(1) / 2, rel=1e-6)
-    assert lost(91) == pytest.approx(0.0, abs=1e-9)
-
-
-@pytest.mark.spec("I1")
-def test_one_failure_in_two_is_not_half() -> None:
-    found = parts(jobs=[Event(NOW, 1.0), Event(NOW, 0.0)])
-    assert found.completion == pytest.approx(0.86)
-
-
-def test_what_lies_in_the_future_or_before_the_window_is_left_out() -> None:
-    assert parts(jobs=[Event(NOW + HOUR, 0.0), Event(ago(24 * 91), 0.0)]).jobs == 0
-
-
-hours = st.integers(0, 24 * 100)
-pairs = st.lists(
-    st.tuples(hours, hours).filter(lambda pair: pair[0] != pair[1]).map(lambda pair: (ago(max(pair)), ago(min(pair)))),
-    max_size=8,
-)
-events = st.lists(st.builds(lambda age, value: Event(ago(age), value), hours, st.floats(0, 1)), max_size=12)
-
-
-@settings(max_examples=40, deadline=None)
-@given(declared=pairs, connected=pairs, excused=pairs, jobs=events, runs=events)
-def test_the_formula_equals_the_slow_way_hour_by_hour(
-    declared: Any, connected: Any, excused: Any, jobs: Any, runs: Any
-) -> None:
-    """Every span begins and ends on the hour, so an hour is in or out as a whole."""
-
-    def within(spans: Any, start: datetime) -> bool:
-        return any(begin <= start < end for begin, end in spans)
-
-    owed = kept = 0.0
-    for hour in range(24 * 90):
-        start = ago(hour + 1)
-        if not within(declared, start) or within(excused, start):
-            continue
-        rate = math.log(2) / (14 * 24)
-        share = (math.exp(-rate * hour) - math.exp(-rate * (hour + 1))) / rate
-        owed += share
-        kept += share if within(connected, start) else 0.0
-    expected_uptime = (kept + max(0.0, 72 - owed) * 0.95) / max(72.0, owed)
-
-    def mean(some: list[Event], full: float, prior: float) -> float:
-        weighed = [
-            (2 ** (-(NOW - one.at).total_seconds() / 86400 / 14), one.value)
-            for one in some
-            if (NOW - one.at).days <= 90
-        ]
-        weighed = [
-            w
-            for w, one in zip(weighed, [e for e in some if (NOW - e.at).days <= 90], strict=True)
-            if one.at >= ago(24 * 90)
-        ]
-        total = sum(share for share, _ in weighed)
-        return (sum(share * value for share, value in weighed) + max(0.0, full - total) * prior) / max(full, total)
-
-    found = parts(declared=declared, connected=connected, excused=excused, jobs=jobs, runs=runs)
-    assert found.uptime == pytest.approx(expected_uptime, abs=1e-9)
-    assert found.completion == pytest.approx(mean(jobs, 10, 0.95), abs=1e-9)
-    assert found.consistency == pytest.approx(mean(runs, 3, 1.0), abs=1e-9)
-    assert 0 <= found.score <= 100
 
 
 @pytest.fixture
@@ -142,11 +23,12 @@ def host(db: None, now: datetime) -> Host:
     """Measured, and connected for ten days without a gap."""
     start = now - timedelta(days=10)
     host = connected(approved(at=start), at=start, count=1)
-    Schedule.objects.update(effective_from=start)
+    Schedule.objects.update(effective_from=start, created_at=start)
     measure(host, at=start)
     Connection.objects.all().delete()
     Connection.objects.create(machine=host.machine, boot_id="boot-1", started_at=start)
     Machine.objects.update(last_seen_at=now - timedelta(seconds=7), connected_since=start, enrolled_at=start)
+    availability.observe(at=datetime.now(UTC))
     return host
 
 
@@ -156,6 +38,7 @@ def current(host: Host, at: datetime) -> score.Parts:
 
 @pytest.mark.spec("I4")
 def test_scores_are_stored_hourly_and_when_something_happens(host: Host, now: datetime) -> None:
+    now += timedelta(seconds=30)  # the card's first availability is noted by now
     assert scores.latest(host.machine) is None
     assert scores.refresh(at=now) == 1
     first = scores.latest(host.machine)
@@ -191,7 +74,7 @@ def test_refreshing_takes_as_many_queries_for_ten_machines_as_for_one(
     provider = approved(at=now, entries=[{"quantity": 20}])
     for _ in range(10):
         measure(connected(provider, at=now, count=1), at=now)
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(15):
         assert scores.refresh(at=now + timedelta(minutes=1)) == 10
 
 
@@ -201,9 +84,9 @@ def test_the_time_before_the_first_benchmark_does_not_count(host: Host, now: dat
 
 
 def test_a_silent_machine_is_connected_up_to_its_last_word(host: Host, now: datetime) -> None:
-    Machine.objects.update(last_seen_at=now - 6 * HOUR)
+    Connection.objects.update(ended_at=now - 6 * HOUR, closed_at=now - 6 * HOUR + timedelta(seconds=50))
     found = current(host, now)
-    assert found.declared_hours - found.connected_hours == pytest.approx(6.0, abs=0.01)
+    assert found.declared_hours - found.available_hours == pytest.approx(6.0, abs=0.01)
 
 
 @pytest.mark.spec("I1", "A5")
@@ -230,7 +113,7 @@ def test_the_budget_of_maintenance_is_a_calendar_months() -> None:
         begins = datetime.fromisoformat(start).replace(tzinfo=UTC)
         return MaintenanceWindow(starts_at=begins, ends_at=begins + hours_long * HOUR, declared_at=begins - 48 * HOUR)
 
-    found = scores.excused_maintenance(
+    found = events.excused_maintenance(
         [window("2026-01-10T00:00", 6), window("2026-01-20T00:00", 6), window("2026-01-31T20:00", 8)],
         notice=24 * HOUR,
         budget=8 * HOUR,
@@ -295,3 +178,182 @@ def test_a_schedule_changed_afterwards_does_not_undo_downtime(host: Host, now: d
         machine=host.machine, effective_from=now, timezone="UTC", always=False, windows=[[0, "00:00", "01:00"]]
     )
     assert current(host, now).uptime == pytest.approx(before)
+
+
+# --- what was known when ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("I1", "I3")
+def test_a_job_whose_end_came_to_be_known_late_is_seen_at_once_and_changes_no_score_of_before(
+    host: Host, now: datetime
+) -> None:
+    assert scores.refresh(at=now) == 1
+    later = now + timedelta(minutes=12)
+    incidents.record_outcome(
+        machine=host.machine,
+        reference=uuid.uuid4(),
+        cause="machine_lost",
+        provider_fault=True,
+        at=now - timedelta(minutes=1),
+        recorded_at=later,
+    )
+    assert current(host, now).jobs == 0
+    assert scores.refresh(at=later + timedelta(seconds=20)) == 1
+    assert current(host, later).jobs == 1
+
+
+@pytest.mark.spec("I3")
+def test_what_is_excused_later_leaves_the_scores_of_before_as_they_were(host: Host, now: datetime) -> None:
+    Connection.objects.update(ended_at=now - 20 * HOUR, closed_at=now - 20 * HOUR)
+    before = current(host, now)
+    admin = person("admin", is_staff=True)
+    with pytest.raises(excuses.ReasonMissing):
+        excuses.excuse_time(
+            machine=host.machine, started_at=now - 2 * HOUR, ended_at=now, by=admin, reason=" ", at=now + HOUR
+        )
+    with pytest.raises(excuses.NoStretch):
+        excuses.excuse_time(
+            machine=host.machine, started_at=now, ended_at=now + 2 * HOUR, by=admin, reason="ours", at=now + HOUR
+        )
+    excuses.excuse_time(
+        machine=host.machine, started_at=now - 20 * HOUR, ended_at=now, by=admin, reason="Our router", at=now + HOUR
+    )
+    assert current(host, now) == before
+    after = current(host, now + HOUR)
+    assert after.uptime > before.uptime + 0.02
+    assert scores.refresh(at=now + HOUR) == 1
+
+
+@pytest.mark.case("marketplace-43")
+def test_recomputing_all_is_idempotent(host: Host, now: datetime) -> None:
+    scores.refresh(at=now)
+    [first] = Score.objects.all()
+    assert scores.compute([host.machine.pk], at=now) == 1
+    [again] = Score.objects.all()
+    assert (again.pk, again.score, again.inputs) == (first.pk, first.score, first.inputs)
+    assert first.inputs["digest"]
+    assert list(first.inputs["cards"]) == [str(host.gpus[0].public_id)]
+
+
+@pytest.mark.spec("I3", "K")
+def test_other_terms_count_from_the_first_score_after_their_change(host: Host, now: datetime) -> None:
+    scores.refresh(at=now)
+    assert ScoreTerms.objects.count() == 0  # the specification's
+    Policy.objects.update(score_half_life_days=7)
+    assert uptime.terms_at(now + timedelta(minutes=1)).half_life_days == 14
+    scores.refresh(at=now + timedelta(minutes=2))
+    assert uptime.terms_at(now).half_life_days == 14
+    assert uptime.terms_at(now + timedelta(minutes=3)).half_life_days == 7
+
+
+def test_what_just_happened_is_scored_before_the_hourly_ones(db: None, now: datetime) -> None:
+    provider = approved(at=now, entries=[{"quantity": 20}])
+    hosts = []
+    for _ in range(3):
+        hosts.append(connected(provider, at=now, count=1))
+        measure(hosts[-1], at=now)
+    assert scores.refresh(at=now + HOUR) == 3
+    at = now + 3 * HOUR
+    incidents.record_outcome(
+        machine=hosts[2].machine, reference=uuid.uuid4(), cause="gpu_lost", provider_fault=True, at=at
+    )
+    assert scores.refresh(at=at, most=1) == 2
+    fresh = set(Score.objects.filter(at=at).values_list("machine", flat=True))
+    assert hosts[2].machine.pk in fresh
+    assert scores.refresh(at=at, most=1) == 1
+
+
+def test_of_old_scores_one_a_day_stays(host: Host, now: datetime) -> None:
+    noon = now.replace(hour=12, minute=0, second=0, microsecond=0)
+    machine = host.machine
+    for days in (9, 8, 2):
+        for hours in (0, 1, 2):
+            Score.objects.create(
+                machine=machine, at=noon - timedelta(days=days) + hours * HOUR, version=2, score=90 + hours,
+                uptime=1, completion=1, consistency=1,
+            )  # fmt: skip
+    assert scores.thin(at=noon) == 4
+    assert scores.thin(at=noon) == 0
+    assert Score.objects.count() == 5
+    assert [value for _day, value in scores.trend([machine.pk], at=noon)] == [92.0, 92.0, 92.0]
+
+
+# --- available -------------------------------------------------------------------------------------------------------
+
+
+def states(host: Host) -> list[str]:
+    return list(Availability.objects.filter(gpu=host.gpus[0]).order_by("at", "pk").values_list("state", flat=True))
+
+
+@pytest.mark.spec("I1", "D2")
+def test_hidden_time_stays_declared_and_is_not_available(host: Host, now: datetime) -> None:
+    at = now + timedelta(minutes=1)
+    declarations.hide(machine=host.machine, hidden=True, at=at)
+    assert availability.observe(at=at) == 1
+    assert availability.observe(at=at + HOUR) == 0
+    declarations.hide(machine=host.machine, hidden=False, at=at + 10 * HOUR)
+    availability.observe(at=at + 10 * HOUR)
+    assert states(host)[-2:] == ["hidden", "available"]
+    found = current(host, at + 11 * HOUR)
+    assert found.declared_hours - found.available_hours == pytest.approx(10, abs=0.02)
+
+
+@pytest.mark.spec("I1", "D2")
+def test_a_card_that_its_provider_takes_back_stays_declared_for_a_day(host: Host, now: datetime) -> None:
+    at = now + timedelta(minutes=1)
+    declarations.give(gpu=host.gpus[0], given=False, at=at)
+    availability.observe(at=at)
+    found = current(host, at + 100 * HOUR)
+    assert found.declared_hours - found.available_hours == pytest.approx(24, abs=0.02)
+    assert found.declared_hours == pytest.approx(240 + 24, abs=0.1)
+
+
+@pytest.mark.spec("I1")
+def test_paused_by_an_admin_counts_neither_for_nor_against(host: Host, now: datetime) -> None:
+    at, admin = now + timedelta(minutes=1), person("admin", is_staff=True)
+    excuses.pause(machine=host.machine, by=admin, reason="Looks odd", at=at)
+    with pytest.raises(excuses.PausedAlready):
+        excuses.pause(machine=host.machine, by=admin, reason="Again", at=at)
+    availability.observe(at=at)
+    Connection.objects.update(ended_at=at + HOUR, closed_at=at + HOUR)
+    excuses.resume(machine=host.machine, by=admin, at=at + 50 * HOUR)
+    with pytest.raises(excuses.NotPaused):
+        excuses.resume(machine=host.machine, by=admin, at=at + 50 * HOUR)
+    availability.observe(at=at + 50 * HOUR)
+    found = current(host, at + 50 * HOUR)
+    assert found.uptime == pytest.approx(1.0, abs=1e-3)
+    assert found.declared_hours == pytest.approx(240, abs=0.1)
+    [pause] = host.machine.pauses.all()
+    assert (pause.reason, pause.by, pause.ended_at) == ("Looks odd", admin, at + 50 * HOUR)
+
+
+@pytest.mark.spec("C4", "I1")
+def test_a_failed_card_is_down_alone(now: datetime, db: None) -> None:
+    host = connected(approved(at=now), at=now, count=2)
+    measure(host, at=now)
+    availability.observe(at=datetime.now(UTC))
+    at = now + HOUR
+    Gpu.objects.filter(pk=host.gpus[0].pk).update(health=Gpu.Health.FATAL)
+    availability.observe(at=at)
+    past = uptime.pasts_of([host.machine.pk], at=at + 9 * HOUR)[host.machine.pk]
+    failed, sound = (score.of_card(past, card) for card in past.cards)
+    assert failed.declared_hours - failed.available_hours == pytest.approx(9, abs=0.02)
+    assert sound.declared_hours == pytest.approx(sound.available_hours, abs=0.02)
+
+
+@pytest.mark.spec("I2", "D4")
+def test_a_refresh_of_listings_notes_what_changed(host: Host, now: datetime) -> None:
+    at = datetime.now(UTC)
+    declarations.drain(machine=host.machine, draining=True, at=at)
+    listings.refresh(at=at, machines=[host.machine])
+    assert states(host)[-1] == "draining"
+
+
+def test_what_was_noted_can_not_be_edited(host: Host) -> None:
+    row = Availability.objects.first()
+    assert row is not None
+    row.state = "available"
+    with pytest.raises(IntegrityError, match="append-only"), transaction.atomic():
+        row.save()
+    with pytest.raises(IntegrityError, match="append-only"), transaction.atomic():
+        Availability.objects.all().delete()

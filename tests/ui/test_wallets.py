@@ -94,7 +94,7 @@ def test_a_signature_is_pasted(visitor: MakeVisitor, width: int) -> None:
     noor.look()
     page.fill("[name=signature]", str(key.sign_message(text.encode())))
     noor.press()
-    page.wait_for_url("**/balance")
+    page.wait_for_url("**/balance/return")
     expect(page.locator(".toasts")).to_contain_text(str(key.pubkey())[-6:])
 
 
@@ -113,7 +113,7 @@ def test_the_wallet_in_the_browser_signs(visitor: MakeVisitor, script: str) -> N
     expect(page.locator("[data-wallet] [role=status]")).to_contain_text("did not sign")
     noor.look()
     button.click()
-    page.wait_for_url("**/balance")
+    page.wait_for_url("**/balance/return")
     expect(page.locator(".toasts")).to_contain_text(str(key.pubkey())[-6:])
 
 
@@ -139,7 +139,7 @@ def test_the_pages_of_wallets_run_from_right_to_left_in_arabic(visitor: MakeVisi
     expect(page.locator("html")).to_have_attribute("dir", "rtl")
     expect(page.locator(".copy code").first).to_have_css("direction", "ltr")
     page.locator("[data-wallets] button").click()
-    page.wait_for_url("**/balance")
+    page.wait_for_url("**/balance/return")
 
 
 def test_without_scripts_the_signature_is_pasted(visitor: MakeVisitor) -> None:
@@ -151,5 +151,5 @@ def test_without_scripts_the_signature_is_pasted(visitor: MakeVisitor) -> None:
     text = name(noor, page, key)
     page.fill("[name=signature]", str(key.sign_message(text.encode())))
     noor.press()
-    page.wait_for_url("**/balance")
+    page.wait_for_url("**/balance/return")
     noor.errors.clear()  # the scripts that were taken away

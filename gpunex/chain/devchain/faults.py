@@ -24,6 +24,7 @@ class Faults:
     timeout_after_land: int = 0  # this many sends land, and the connection closes without an answer
     hide_status_s: float = 0.0  # for so long nobody is told of any transaction
     height_as_slot: bool = False  # getBlockHeight answers with the slot
+    short_life: int = 0  # getLatestBlockhash tells a last valid height that is lower by so many blocks
     rate_limit: int = 0  # this many calls get 429 with Retry-After
     retry_after_s: int = 1
     rpc_down: bool = False  # every call gets 503

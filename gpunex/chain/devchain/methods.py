@@ -113,8 +113,10 @@ class Methods:
         wrong = self._faults.height_as_slot and self._faults.apply_to(path)
         return self._chain.slot if wrong else self._chain.height
 
-    def _get_latest_blockhash(self, _path: str, _config: Any = None) -> dict[str, Any]:
+    def _get_latest_blockhash(self, path: str, _config: Any = None) -> dict[str, Any]:
         blockhash, last = self._chain.latest_blockhash()
+        if self._faults.apply_to(path):
+            last -= self._faults.short_life
         return self._with_context({"blockhash": blockhash, "lastValidBlockHeight": last})
 
     def _is_blockhash_valid(self, _path: str, blockhash: str, _config: Any = None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Numbers with Latin units stand in ``<bdi dir="ltr">`` islands, so that Arabic te
 Texts come from ``gpunex.kit.show``, drawings from ``gpunex.kit.svg``, markup with a body from ``templates/parts/``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -241,8 +241,8 @@ def strip(
 
 
 @register.simple_tag
-def days(states: Iterable[str], label: str, size: str = "") -> SafeString:
-    return svg.days(states, label=label, size=size)
+def days(states: Iterable[str], label: str, size: str = "", titles: Sequence[str] = ()) -> SafeString:
+    return svg.days(states, label=label, size=size, titles=titles)
 
 
 @register.simple_tag

@@ -1,5 +1,6 @@
 """The bank account's page and the bank's part of the administration, as people use them."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
 
@@ -264,6 +265,10 @@ def test_a_file_is_made_downloaded_twice_and_handed_over_and_each_step_is_on_rec
     file = BankFile.objects.get()
     url = reverse("admin:payouts_bankfile_change", args=[file.pk])
     assert made["Location"] == url
+    queued = text_of(client.get(reverse("admin:payouts_payout_change", args=[Payout.objects.get().pk])).content)
+    assert f"It is in the file {file.message_id}" in queued
+    assert "Take it back" not in queued  # the bank may have it already: it would be refused
+    assert "1 EUR = 1.00 USDC" in queued
     assert other.post(reverse("admin:payouts_bankfile_add"), {"run": str(run.public_id)})["Location"] == url
     shown = text_of(client.get(url).content)
     assert "Download it, hand it to the bank once" in shown and IBAN not in shown
@@ -291,7 +296,9 @@ def pay_now(org: Organisation, *, by: User, at: datetime) -> PayoutRun:
 def test_an_answer_is_uploaded_and_every_line_is_shown(admin: User) -> None:
     first, second = handed_over(2, by=admin)
     client, url = admin_client(admin), reverse("admin:payouts_bankimport_add")
-    assert client.get(url).status_code == 200
+    page = client.get(url)
+    assert page.status_code == 200
+    assert re.search(r">\s*Read it\s*</button>", page.content.decode())
     data = pain_002(
         status(first.end_to_end_id, "ACSC", amount="30.00"),
         status(second.end_to_end_id, "ACSC", amount="31.01"),
