@@ -140,10 +140,14 @@ def ask(
         asked_at=at,
     )
     _refuse_wrong(wanted)
-    if reverses is not None or debt is not None:
-        waiting = Adjustment.objects.filter(state=State.ASKED, reverses=reverses, debt=debt)
-        if waiting.exists():
-            raise AskedAlready
+    # One form sent twice at once: the second comes after the first is there.
+    User.objects.select_for_update(no_key=True).get(pk=by.pk)
+    waiting = Adjustment.objects.filter(state=State.ASKED, reverses=reverses, debt=debt)
+    if reverses is None and debt is None:
+        same = {"kind": kind, "debit": debit, "credit": credit, "amount_micro": amount_micro}
+        waiting = waiting.filter(**same, meter=meter, reason=wanted.reason)
+    if waiting.exists():
+        raise AskedAlready
     wanted.save()
     return wanted
 

@@ -11,8 +11,8 @@ What is proved
    = payable + in transit (by the accounts' rows) + paid − returned (by the payouts' transfers).
 8. Per renter: deposits + credits + refunds ± adjustments and reversals − Σ charges (by the meters)
    = balance + on its way back (by the accounts' rows) + given back − returned.
-9. Each debt is what a credit left uncovered, and what was recovered and written off of it are its transfers. So the balance of
-   ``platform.credits`` is explained: given, covered, recovered and written off.
+9. Each debt is what a credit left uncovered, no credit left anything uncovered without one, and what was recovered and written off of
+   it are its transfers. So the balance of ``platform.credits`` is explained: given, covered, recovered and written off.
 
 The transfers are read once and added up by accounts, kind and reference (``flows``); every check works on these sums. The chain's and
 the payouts' side is proved where payouts are known (``payouts.books``).
@@ -212,4 +212,6 @@ UNION ALL SELECT 'off', 'debt', 'debt ' || coalesce(d.public_id::text, s.referen
        OR coalesce(s.written_off, 0) <> CASE WHEN d.state = 'written_off' THEN d.amount_micro - d.recovered_micro ELSE 0 END
        OR d.state = 'recovered' AND d.recovered_micro <> d.amount_micro
        OR g.credit - g.covered <> d.amount_micro
+UNION ALL SELECT 'off', 'debt', 'credit of ' || g.reference, g.credit - g.covered
+    FROM given g LEFT JOIN billing_providerdebt d ON d.reference = g.reference WHERE d.id IS NULL AND g.credit <> g.covered
 """  # noqa: S608

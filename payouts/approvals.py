@@ -7,6 +7,7 @@
 3. Off-cycle payouts and returns are runs of one payout: approving it clears its run. What of them leaves without a second administrator
    within 24 hours stays below the cap of one run as well, so that many small ones drain no more than one large one may.
 4. An administrator who asked for an off-cycle payout is the first of its two.
+5. A run of a bank, or a payout outside the cycle, at a rate that jumped waits for two, whatever its amount (``payouts.bank.rates``).
 """
 
 from datetime import datetime, timedelta
@@ -152,6 +153,20 @@ def clear_if_small(run: PayoutRun, *, at: datetime) -> None:
             "The run of %(period_end_at)s comes to %(total_micro)s; more than %(cap_micro)s needs two administrators."
         ),
         data={"period_end_at": run.period_end.isoformat(), "total_micro": total, "cap_micro": cap},
+        at=at,
+    )
+
+
+def tell_of_rate(run: PayoutRun, *, at: datetime) -> None:
+    """A run was made at a rate that jumped: it is not cleared by itself."""
+    alert(
+        key=f"run-waits:{run.public_id}",
+        what=_("a run waits for two approvals"),
+        detail=_(
+            "The run of %(period_end_at)s was made at an exchange rate that jumped. Compare the rate with its source; two administrators "
+            "approve the run before it leaves."
+        ),
+        data={"period_end_at": run.period_end.isoformat()},
         at=at,
     )
 

@@ -86,6 +86,13 @@ _ROWS = [
     ),
     (
         _PAYOUTS,
+        "each payout goes where its owner said",
+        """SELECT 'payout ' || p.public_id, p.amount_micro FROM payouts_payout p JOIN payouts_payoutmethod m ON m.id = p.method_id
+           WHERE (m.organisation_id, m.rail) <> (p.organisation_id, p.rail)
+             OR p.destination <> CASE WHEN m.rail = 'usdc' THEN m.address ELSE m.masked END""",
+    ),
+    (
+        _PAYOUTS,
         "nothing of a run that is not cleared has left",
         """SELECT 'payout ' || p.public_id, p.amount_micro FROM payouts_payout p JOIN payouts_payoutrun r ON r.id = p.run_id
            WHERE r.cleared_at IS NULL AND (

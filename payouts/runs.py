@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
 from typing import NamedTuple
+from uuid import UUID, uuid4, uuid5
 
 import structlog
 from django.db import transaction
@@ -34,7 +35,7 @@ from payouts.bank import RAILS as BANKS
 from payouts.bank import currency_of, rates, transfers
 from payouts.bank.rates import Converted
 from payouts.methods import active_method, cadence_of, take_up_choices
-from payouts.models import Cadence, Payout, PayoutMethod, PayoutPreference, PayoutRun, Rail
+from payouts.models import Cadence, FxRate, Payout, PayoutMethod, PayoutPreference, PayoutRun, Rail
 from payouts.notices import alert
 from payouts.payable import Payable, after_debts, payable_at
 from payouts.periods import execution_date, minimum_micro, next_period_end, period_ends, period_start
@@ -182,7 +183,11 @@ def _has_rate(run: PayoutRun, *, at: datetime) -> bool:
 @transaction.atomic
 def _turns_are_over(run: PayoutRun, *, failed: int, at: datetime) -> None:
     run = PayoutRun.objects.select_for_update(no_key=True).get(pk=run.pk)
-    approvals.clear_if_small(run, at=at)
+    used = FxRate.objects.filter(transfers__payout__run=run).distinct()
+    if run.cleared_at is None and any(rates.jumped(rate) for rate in used):
+        approvals.tell_of_rate(run, at=at)
+    else:
+        approvals.clear_if_small(run, at=at)
     if not failed and run.made_at is None:
         run.made_at = at
         run.save(update_fields=["made_at"])
@@ -248,10 +253,17 @@ def _pay(
 
 
 def pay_off_cycle(
-    *, organisation: Organisation, by: User, reason: str, at: datetime, amount_micro: int | None = None
+    *,
+    organisation: Organisation,
+    by: User,
+    reason: str,
+    at: datetime,
+    amount_micro: int | None = None,
+    key: str = "",
 ) -> Payout:
     """Pay what was earned so far, or ``amount_micro`` of it, outside the cycle and also below the minimum.
 
+    Once per ``key``, which the page makes: a form that is sent twice pays once, and the second time returns that payout.
     Raises StaffOnly, ReasonMissing, NoPayoutMethod, AccountInDoubt, NothingToPay, NotEnoughMoney, and what ``rates.convert`` refuses.
     """
     if not by.is_staff:
@@ -259,16 +271,20 @@ def pay_off_cycle(
     if not reason.strip():
         raise ReasonMissing
     metering.settle_payees(payees=[organisation], at=at)
+    run_id = uuid5(organisation.public_id, f"off-cycle:{key}") if key else uuid4()
     return _pay_off_cycle(
-        organisation=organisation, by=by, reason=reason.strip()[:300], at=at, amount_micro=amount_micro
+        run_id=run_id, organisation=organisation, by=by, reason=reason.strip()[:300], at=at, amount_micro=amount_micro
     )
 
 
 @transaction.atomic
 def _pay_off_cycle(
-    *, organisation: Organisation, by: User, reason: str, at: datetime, amount_micro: int | None
+    *, run_id: UUID, organisation: Organisation, by: User, reason: str, at: datetime, amount_micro: int | None
 ) -> Payout:
     approvals.lock_caps()
+    before = Payout.objects.filter(run__public_id=run_id).first()
+    if before is not None:
+        return before
     method = active_method(organisation, at)
     if method is None:
         raise NoPayoutMethod
@@ -282,6 +298,7 @@ def _pay_off_cycle(
         raise NotEnoughMoney(needed_micro=amount, have_micro=payable.micro)
     converted = rates.convert(amount, currency_of(method.rail), at) if method.rail in BANKS else None
     run = PayoutRun.objects.create(
+        public_id=run_id,
         kind=PayoutRun.Kind.OFF_CYCLE,
         rail=method.rail,
         period_end=at,
@@ -325,6 +342,10 @@ def _reserve(
 ) -> Payout:
     """Precondition: inside a transaction that holds the locks of the run and of the organisation's payable account."""
     alone = approvals.may_go_alone(run=run, amount_micro=amount_micro, at=at)
+    # The rest of a cycle waits with its whole run.
+    by_itself = run.kind == PayoutRun.Kind.OFF_CYCLE or run.cleared_at is not None
+    if converted is not None and by_itself and rates.jumped(converted.rate):
+        alone = False
     payout = Payout(
         run=run,
         organisation=organisation,

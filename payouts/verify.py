@@ -157,6 +157,9 @@ def _ledger_check(payout: Payout) -> Check:
         Move.RETURNED: (str(paid_to), own),
     }
     faults = []
+    method = payout.method
+    if method is not None and payout.destination != (method.address or method.masked):
+        faults.append(f"it goes to {payout.destination}, its owner said {method.shown}")
     if Counter(Move(row.kind) for row in rows) != expected:
         faults.append(f"its transfers are {sorted(row.kind for row in rows)} while it is {payout.state}")
     for row in rows:

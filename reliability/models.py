@@ -274,7 +274,9 @@ class Benchmark(models.Model):
     trigger = models.CharField(_("asked for because"), max_length=10, blank=True)
     code = models.CharField(_("code"), max_length=24, blank=True)
     reason = models.CharField(_("reason"), max_length=200, blank=True)
-    setup: Any = models.JSONField(_("measured with"), default=dict)  # driver, agent and card, as they were when it was asked for
+    setup: Any = models.JSONField(
+        _("measured with"), default=dict
+    )  # driver, agent and card, as they were when it was asked for
     simulated = models.BooleanField(_("simulated"), default=False)
     requested_at = models.DateTimeField(_("requested at"), default=timezone.now)
     received_at = models.DateTimeField(_("received at"), null=True, blank=True)
@@ -351,7 +353,9 @@ class Outcome(models.Model):
     cause = models.CharField(_("cause"), max_length=24)
     provider_fault = models.BooleanField(_("provider's fault"))
     recorded_at = models.DateTimeField(_("recorded at"), null=True)  # a lost machine's job ended before it was known
-    cards: Any = ArrayField(models.BigIntegerField(), verbose_name=_("GPUs"), default=list)  # their keys; empty: not known
+    cards: Any = ArrayField(
+        models.BigIntegerField(), verbose_name=_("GPUs"), default=list
+    )  # their keys; empty: not known
 
     class Meta:
         verbose_name = _("job outcome")

@@ -19,7 +19,6 @@ from uuid import UUID
 
 from django.db import IntegrityError, connection, transaction
 
-from providers.models import Machine
 from reliability import partitions
 from reliability.models import Rollup, Sample
 
@@ -131,13 +130,12 @@ def corrected(times: datetime, *, sent_at: datetime | None, received_at: datetim
         return times
 
 
-def last_samples(machine: Machine) -> dict[int, Sample]:
-    """The newest sample of each card of ``machine`` by the card's key: one step down an index for each."""
-    gpus = list(machine.gpus.present().values_list("pk", flat=True))
+def last_samples(gpus: Sequence[int]) -> dict[int, Sample]:
+    """The newest sample of each of these cards, by their keys: one step down an index for each."""
     newest = Sample.objects.raw(
         "SELECT s.* FROM unnest(%s::bigint[]) AS g (id) CROSS JOIN LATERAL"
         " (SELECT * FROM reliability_sample WHERE gpu_id = g.id ORDER BY at DESC LIMIT 1) s",
-        [gpus],
+        [list(gpus)],
     )
     return {sample.gpu_id: sample for sample in newest}
 
@@ -201,14 +199,13 @@ def series(*, gpus: Sequence[int], reach: Reach, at: datetime) -> Series:
     rows: list[Any] = []
     with connection.cursor() as cursor:
         raw_from = start
-        if reach == "7d":
+        if reach in _ROLLED:
             mark = Rollup.objects.values_list("until", flat=True).first() or start
             raw_from = max(start, mark, at - _TAIL)
-        if reach in _ROLLED:
-            values: list[Any] = [step, _ORIGIN, list(gpus), start, raw_from if reach == "7d" else at]
+            values: list[Any] = [step, _ORIGIN, list(gpus), start, raw_from]
             cursor.execute(_FROM_HOURS, values)
             rows += cursor.fetchall()
-        if reach != "30d":
+        if reach != "30d" or not rows:  # the last hour of a month is too narrow to see, unless it is all there is
             values = [step, _ORIGIN, list(gpus), raw_from, at]
             cursor.execute(_FROM_SAMPLES, values)
             rows += cursor.fetchall()

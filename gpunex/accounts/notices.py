@@ -11,14 +11,13 @@ blanked once sent, and never the notice.
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.template.loader import render_to_string
 from django.utils import translation
 from django.utils.functional import Promise
-from django.utils.translation import gettext
 
 from gpunex.accounts.models import Membership, Notice, Organisation
 from gpunex.kit import show
@@ -63,7 +62,8 @@ def shown(data: dict[str, Any]) -> dict[str, Any]:
         if name.endswith("_micro") and isinstance(value, int):
             result[name] = _island(f"{show.usdc(value)} USDC")
         elif name.endswith("_at") and isinstance(value, str):
-            result[name] = _moment(datetime.fromisoformat(value))
+            # In Arabic its month is Arabic: the day stands outside of the island, which ``show`` makes for the time.
+            result[name] = show.moment(datetime.fromisoformat(value))
     return result
 
 
@@ -71,12 +71,6 @@ def _filled(event: Event, data: dict[str, Any]) -> dict[str, Any]:
     """``shown``, with the event's codes in words; what is no code of it stays as it was written."""
     codes = {name: str(words.get(data[name], data[name])) for name, words in event.words.items() if name in data}
     return shown(data) | codes
-
-
-def _moment(at: datetime) -> str:
-    """The day stands outside of the island: in Arabic its month is Arabic."""
-    at = at.astimezone(UTC)
-    return gettext("%(date)s, %(time)s") % {"date": show.day_text(at.date()), "time": _island(show.time_text(at))}
 
 
 def _island(text: str) -> str:

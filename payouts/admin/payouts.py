@@ -1,7 +1,7 @@
 """The payout queue with what to do next, each payout's attempts, and an off-cycle payout for one provider."""
 
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django import forms
 from django.contrib import admin, messages
@@ -54,6 +54,7 @@ class OffCycleForm(ReasonForm):
         widget=UnfoldAdminTextInputWidget({"inputmode": "decimal"}),
         help_text=_lazy("Empty for everything that is payable."),
     )
+    key = forms.UUIDField(required=False, widget=forms.HiddenInput)  # a form that is sent twice pays once
 
     def clean_amount(self) -> int | None:
         text = self.cleaned_data["amount"].strip()
@@ -307,7 +308,7 @@ class PayoutAdmin(TellingPauseAdmin):
             raise PermissionDenied
         organisation = get_object_or_404(Organisation, public_id=organisation_id)
         at = timezone.now()
-        form = OffCycleForm(request.POST or None)
+        form = OffCycleForm(request.POST or None, initial={"key": uuid4()})
         if request.method == "POST" and form.is_valid():
             try:
                 payout = retrying(runs.pay_off_cycle)(
@@ -315,6 +316,7 @@ class PayoutAdmin(TellingPauseAdmin):
                     by=request.user,
                     reason=form.cleaned_data["reason"],
                     amount_micro=form.cleaned_data["amount"],
+                    key=str(form.cleaned_data["key"] or ""),
                     at=at,
                 )
             except Refusal as refusal:

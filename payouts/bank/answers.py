@@ -260,7 +260,8 @@ def _booking(entry: Element, tx: Element | None, *, alone: bool) -> Line:
     direction = _text(tx, "{*}CdtDbtInd") or _text(entry, "{*}CdtDbtInd")
     state = _text(entry, "{*}Sts/{*}Cd") or _text(entry, "{*}Sts")
     reversed_ = _text(entry, "{*}RvslInd") in ("true", "1")
-    batch = entry.find("{*}NtryDtls/{*}Btch")
+    # Asked for only where nothing stands beside it: searching thousands of transfers for each of them would take minutes.
+    batch = entry.find("{*}NtryDtls/{*}Btch") if tx is None else None
     said = Said.NOTHING
     if state == _BOOKED and direction == "DBIT" and not reversed_:
         said = Said.SETTLED
@@ -272,7 +273,7 @@ def _booking(entry: Element, tx: Element | None, *, alone: bool) -> Line:
         said=said,
         status=" ".join(filter(None, [state, direction, "RVSL" if reversed_ else ""])),
         end_to_end_id=_own_id(_text(tx, "{*}Refs/{*}EndToEndId"), tx),
-        message_id=(_text(batch, "{*}PmtInfId") or _text(batch, "{*}MsgId")) if tx is None else "",
+        message_id=_text(batch, "{*}PmtInfId") or _text(batch, "{*}MsgId"),
         currency=amount.get("Ccy", "") if amount is not None else "",
         amount_cents=_cents(amount),
         reason=_reason(tx, "{*}RtrInf"),

@@ -2,7 +2,9 @@
 
 1. A rate is never edited; the one that was quoted last counts. A payout keeps the rate it was made with.
 2. None is used beyond the policy's hours. A run that finds no fresh one waits; nothing is guessed.
-3. Cents are cut, never rounded up, and cost the least micro-USDC that is worth them: the rest stays payable.
+3. One that is more than 5 % away from the last is confirmed by whoever enters it; what is paid at it, or at one so far from any of the
+   week before, waits for two administrators: a rate moves as much money as an amount does.
+4. Cents are cut, never rounded up, and cost the least micro-USDC that is worth them: the rest stays payable.
 
 >>> exchanged(12_345_678, micro_per_unit=1_000_000)
 (1234, 12340000)
@@ -29,6 +31,8 @@ CENTS = 100
 # One unit in micro-USDC: outside of it somebody's decimal point slipped.
 LEAST_MICRO, MOST_MICRO = 200_000, 5_000_000
 JUMP_BPS, ALL_BPS = 500, 10_000
+# A large jump may be taken in small steps: what was in force within this time counts.
+REMEMBERED = timedelta(days=7)
 
 
 class RateMissing(Refusal):
@@ -122,6 +126,18 @@ def newest(currency: str, at: datetime) -> FxRate | None:
     return FxRate.objects.filter(currency=currency, quoted_at__lte=at).order_by("-quoted_at", "-pk").first()
 
 
+def jumped(rate: FxRate) -> bool:
+    """Whether ``rate`` is far from the one before it, or from any other of the week before it."""
+    before = FxRate.objects.filter(currency=rate.currency, pk__lt=rate.pk)
+    week = before.filter(quoted_at__gte=rate.quoted_at - REMEMBERED)
+    last = before.order_by("-quoted_at", "-pk")[:1]
+    return any(_is_jump(rate.micro_per_unit, last=other.micro_per_unit) for other in [*week, *last])
+
+
+def _is_jump(micro_per_unit: int, *, last: int) -> bool:
+    return abs(micro_per_unit - last) * ALL_BPS > JUMP_BPS * last
+
+
 @transaction.atomic
 def enter(
     *, currency: str, micro_per_unit: int, source: str, quoted_at: datetime, by: User, at: datetime, sure: bool = False
@@ -145,9 +161,8 @@ def enter(
     if last is not None:
         if quoted_at < last.quoted_at:
             raise RateOlderThanLast(quoted=show.moment(last.quoted_at))
-        moved = abs(micro_per_unit - last.micro_per_unit) * ALL_BPS
-        if moved > JUMP_BPS * last.micro_per_unit and not sure:
-            tenths = moved * 10 // last.micro_per_unit // 100
+        if _is_jump(micro_per_unit, last=last.micro_per_unit) and not sure:
+            tenths = abs(micro_per_unit - last.micro_per_unit) * ALL_BPS * 10 // last.micro_per_unit // 100
             raise RateJumps(percent=f"{tenths // 10}.{tenths % 10}", last=show.price(last.micro_per_unit))
     return FxRate.objects.create(
         currency=currency,

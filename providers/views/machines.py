@@ -158,7 +158,7 @@ def machine_page(
         "said": words.host_said(host, at),
         "models": words.models_of(host),
         "clock": readings.clock(row),
-        "gpus": _gpus(host, telemetry.last_samples(row), at),
+        "gpus": _gpus(host, telemetry.last_samples([card.gpu.pk for card in host.cards]), at),
         "rented": host.counts[Standing.RENTED],
     }
     if live:

@@ -99,7 +99,7 @@ def test_only_staff_ask_and_only_with_a_reason(renter: Organisation, first: User
 def test_the_second_may_refuse_with_a_reason_and_the_first_may_withdraw(
     renter: Organisation, first: User, second: User, noon: datetime
 ) -> None:
-    one, two = (adjustments.ask(**wanted(renter, first, noon)) for _ in range(2))
+    one, two = (adjustments.ask(**wanted(renter, first, noon, reason=reason)) for reason in ("goodwill", "an outage"))
     with pytest.raises(ReasonMissing):
         adjustments.refuse(adjustment=one, by=second, note="", at=noon)
     with pytest.raises(adjustments.SecondPersonNeeded):
@@ -215,7 +215,7 @@ def test_refunds_together_never_exceed_the_charge(charged: Meter, first: User, s
 
     with pytest.raises(RefundTooLarge):
         ask(2_500_001)
-    one, two = ask(1_500_000), ask(1_500_000)
+    one, two = ask(1_500_000), ask(1_500_001)
     adjustments.make(adjustment=one, by=second, at=noon)
     with pytest.raises(RefundTooLarge) as caught:
         adjustments.make(adjustment=two, by=second, at=noon)
@@ -237,8 +237,8 @@ def test_two_refunds_at_once_do_not_give_back_more_than_was_charged(noon: dateti
     metering.close_meter(meter=meter, ended_at=noon + HOUR, at=noon + HOUR)
     meter.refresh_from_db()
     asked = [
-        adjustments.ask_refund(meter=meter, amount_micro=2 * USDC, from_earnings=False, reason="x", by=first, at=noon)
-        for _ in range(4)
+        adjustments.ask_refund(meter=meter, amount_micro=2 * USDC, from_earnings=False, reason=why, by=first, at=noon)
+        for why in "abcd"
     ]
     results = together(4, lambda number: adjustments.make(adjustment=asked[number], by=second, at=noon))
     assert sum(isinstance(result, Adjustment) for result in results) == 1
@@ -341,3 +341,15 @@ def test_a_debt_that_was_recovered_meanwhile_is_not_written_off_as_it_was(
         adjustments.make(adjustment=asked, by=second, at=noon)
     debt.refresh_from_db()
     assert debt.open_micro == 4 * USDC
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_form_that_is_sent_twice_at_once_asks_once(committed: None, noon: datetime) -> None:
+    renter, first = organisation("renter"), person("first", is_staff=True)
+    ledger.account(Kind.ADJUSTMENTS)
+    fields = wanted(renter, first, noon)
+    asked = together(4, lambda _number: adjustments.ask(**fields))
+    assert sum(isinstance(one, adjustments.AskedAlready) for one in asked) == 3
+    assert Adjustment.objects.count() == 1
+    adjustments.ask(**fields | {"reason": "goodwill for another day"})
+    assert Adjustment.objects.count() == 2

@@ -209,14 +209,14 @@ def test_staff_without_the_permission_see_and_cannot_ask_or_decide(charged: Mete
 def test_what_waits_is_on_top_and_no_list_asks_the_database_for_each_row(
     renter: Organisation, charged: Meter, first: User, second: User, noon: datetime, django_assert_max_num_queries
 ) -> None:
-    def ask() -> Adjustment:
+    def ask(reason: str) -> Adjustment:
         return adjustments.ask_refund(
-            meter=charged, amount_micro=1000, from_earnings=False, reason="x", by=first, at=noon
+            meter=charged, amount_micro=1000, from_earnings=False, reason=reason, by=first, at=noon
         )
 
-    waiting = ask()
+    waiting = ask("waits")
     for _ in range(6):
-        adjustments.make(adjustment=ask(), by=second, at=noon)
+        adjustments.make(adjustment=ask("made"), by=second, at=noon)
     BalanceWarning.objects.create(organisation=renter, hours=24, warned_at=noon)
     debts.owe(organisation=charged.payee, reference="r", amount_micro=5, at=noon)
     client = client_for(first)

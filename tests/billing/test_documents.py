@@ -9,6 +9,7 @@ import uuid
 import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -239,7 +240,7 @@ def test_the_sums_of_a_pdf_do_not_overlap(language: str, monkeypatch: pytest.Mon
     with translation.override(language):
         labels = [figure.label for figure in Document(unsaved(body)).sums]
     places = [next((top, end) for top, end, text in reversed(drawn) if text == label) for label in labels]
-    assert all(end <= top + 0.01 for (_top, end), (top, _end) in zip(places, places[1:], strict=False)), places
+    assert all(end <= top + 0.01 for (_top, end), (top, _end) in pairwise(places)), places
 
 
 def test_a_name_in_a_script_without_a_font_does_not_stop_the_pdf() -> None:

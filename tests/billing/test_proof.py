@@ -191,3 +191,8 @@ def test_corrections_of_every_kind_are_part_of_the_identity(
         )
         adjustments.make(adjustment=asked, by=second, at=noon)
     assert ledger.verify_books().problems == []
+
+
+def test_a_debt_that_was_made_away_with_is_found(story: Meter) -> None:
+    ProviderDebt.objects.all().delete()
+    assert found("each debt is what a credit left open")[f"credit of {story.reference}"] == 3 * USDC

@@ -1,10 +1,13 @@
 """Payouts as somebody would attack them: a node that lies, a stolen session, an administrator alone."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pytest
 from django.db import connection
+from django.test import Client
 from django.urls import reverse
+from solders.keypair import Keypair
 
 from billing import deposits, treasury
 from billing.ledger import Kind
@@ -12,11 +15,11 @@ from billing.models import Account, Deposit
 from gpunex.accounts.models import Membership, Organisation, User
 from gpunex.outbox.models import Message
 from gpunex.policy.models import Policy
-from payouts import approvals, methods, returns, runs, usdc
+from payouts import approvals, methods, returns, runs, usdc, verify
 from payouts.books import verify_books
 from payouts.models import Payout, PayoutRun, Rail
 from tests import chainkit
-from tests.billing.test_views import client_of, text_of
+from tests.billing.test_views import BACKEND, client_of, text_of
 from tests.payouts.bank.conftest import credit, quote, sepa_account
 from tests.signin import confirm
 from tests.wallets import connect_wallet
@@ -26,6 +29,12 @@ from .conftest import USDC, connect, earn, fill, organisation, owned, person, ru
 
 def off_cycle(org: Organisation, admin: User, at: datetime, micro: int | None = None) -> Payout:
     return runs.pay_off_cycle(organisation=org, by=admin, reason="asked for", at=at, amount_micro=micro)
+
+
+def client_of_staff(user: User) -> Client:
+    client = Client()
+    client.force_login(user, backend=BACKEND)
+    return client
 
 
 # --- a node that lies ------------------------------------------------------------------------------------------------
@@ -93,7 +102,7 @@ def test_whoever_was_made_a_member_today_names_no_destination_that_counts_today(
     assert wallet.active_from == at + timedelta(hours=48)
     with pytest.raises(returns.NoWalletToReturnTo):
         returns.ask_back(organisation=victim, amount_micro=None, by=thief, at=at, key="a")
-    mail = Message.objects.get(event="destination_waits", to=victim.created_by.email)
+    mail = Message.objects.get(event="balance_wallet_waits", to=victim.created_by.email)
     assert "new member" in mail.subject
     methods.cancel_change(organisation=victim, rail=Rail.USDC, by=victim.created_by, at=at)
     own = connect_wallet(victim, at=at)
@@ -135,6 +144,19 @@ def test_a_yes_to_a_run_does_not_hold_for_what_came_into_it_later(
     assert approvals.approve_run(run=run, by=admin, at=at).cleared_at == at
 
 
+@pytest.mark.case("money-F7")
+def test_an_off_cycle_form_that_is_sent_twice_pays_once(provider: Organisation, admin: User) -> None:
+    client = client_of_staff(admin)
+    url = reverse("admin:payouts_payout_off_cycle", args=[provider.public_id])
+    key = client.get(url).context["decisions"][0]["form"].initial["key"]
+    for _press in range(2):
+        assert client.post(url, {"reason": "asked for", "amount": "10", "key": key}).status_code == 302
+    assert owned(provider, Kind.PROVIDER_PAYABLE) == 20 * USDC
+    other = client.get(url).context["decisions"][0]["form"].initial["key"]
+    assert client.post(url, {"reason": "asked for", "amount": "10", "key": other}).status_code == 302
+    assert Payout.objects.count() == 2
+
+
 @pytest.mark.spec("F2")
 def test_nobody_gives_an_unmatched_deposit_to_an_organisation_of_his_own(at: datetime, admin: User) -> None:
     chainkit.give(treasury.address(), 5 * USDC)
@@ -151,7 +173,7 @@ def test_nobody_gives_an_unmatched_deposit_to_an_organisation_of_his_own(at: dat
 # --- somebody who writes into the database ---------------------------------------------------------------------------
 
 
-def untriggered(sql: str, values: list[object], *, table: str) -> None:
+def untriggered(sql: str, values: Sequence[int | str], *, table: str) -> None:
     """As somebody with the owner's password would: the trigger is off for a moment."""
     with connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
@@ -235,3 +257,12 @@ def test_a_bank_payout_called_paid_by_hand_is_found(at: datetime, admin: User) -
     assert off(name) == {}
     Payout.objects.filter(pk=payout.pk).update(state=Payout.State.PAID)
     assert off(name) == {f"payout {payout.public_id}": payout.amount_micro}
+
+
+@pytest.mark.spec("H2")
+def test_a_payout_turned_to_another_wallet_is_found(provider: Organisation, admin: User, at: datetime) -> None:
+    payout = off_cycle(provider, admin, at)
+    Payout.objects.filter(pk=payout.pk).update(destination=str(Keypair().pubkey()))
+    payout = run_until_done(payout, at=at)
+    assert off("each payout goes where its owner said") == {f"payout {payout.public_id}": payout.amount_micro}
+    assert any("its owner said" in problem for problem in verify.verify(payout).problems)

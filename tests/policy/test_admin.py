@@ -28,5 +28,5 @@ def test_every_administrator_is_told_who_moved_a_limit_of_payouts_from_what_to_w
     assert Policy.load().payout_cap_micro == 9_000_000_000_000
     mail = Message.objects.get(to=watcher.email)
     assert "limits were changed" in mail.subject
-    text = str(decrypt(mail.body))
+    text = str(decrypt(mail.body or b""))
     assert admin.email in text and "10000.00 → 9000000.00" in text

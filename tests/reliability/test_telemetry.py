@@ -249,9 +249,9 @@ def test_the_newest_sample_of_each_card_is_found_by_its_key(
     host: Host, now: datetime, django_assert_num_queries: Any
 ) -> None:
     keep(host, [reading(host, at=now - n * HOUR, temperature_c=n) for n in range(20)], at=now)
-    machine = host.machine
-    with django_assert_num_queries(2):
-        found = telemetry.last_samples(machine)
+    gpus = [gpu.pk for gpu in host.gpus]
+    with django_assert_num_queries(1):
+        found = telemetry.last_samples(gpus)
     assert [(gpu, sample.at) for gpu, sample in found.items()] == [(host.gpus[0].pk, now)]
 
 

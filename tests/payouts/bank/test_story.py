@@ -8,7 +8,7 @@ import pytest
 from billing.ledger import Kind
 from gpunex.accounts.models import User
 from gpunex.demo import bank, people
-from payouts import books, methods, runs
+from payouts import approvals, books, methods, runs
 from payouts.bank import files, imports, proof, transfers
 from payouts.models import BankFile, BankTransfer, Cadence, Payout, PayoutRun, Rail
 
@@ -85,6 +85,10 @@ def test_a_provider_is_paid_in_euro_the_bank_sends_it_back_and_it_is_paid_again(
     quote("EUR", 1_000_000, by=admin, at=january, ago=timedelta(minutes=10))
     assert runs.make_due(at=january + timedelta(hours=1)) == 1
     again = Payout.objects.latest("pk")
+    # The euro fell by 8 % since the last rate: two people look at that before anything leaves.
+    for one in (admin, second_admin):
+        approvals.approve_run(run=again.run, by=one, at=january)
+    again.run.refresh_from_db()
     assert (again.amount_micro, again.run.execute_on) == (105_000_000, date(2027, 1, 4))
     monday = datetime(2027, 1, 4, 9, tzinfo=UTC)
     second = files.make(run=again.run, by=admin, at=monday).file
