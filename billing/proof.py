@@ -213,5 +213,5 @@ UNION ALL SELECT 'off', 'debt', 'debt ' || coalesce(d.public_id::text, s.referen
        OR d.state = 'recovered' AND d.recovered_micro <> d.amount_micro
        OR g.credit - g.covered <> d.amount_micro
 UNION ALL SELECT 'off', 'debt', 'credit of ' || g.reference, g.credit - g.covered
-    FROM given g LEFT JOIN billing_providerdebt d ON d.reference = g.reference WHERE d.id IS NULL AND g.credit <> g.covered
+    FROM given g LEFT JOIN billing_providerdebt d ON d.reference = g.reference WHERE d.id IS NULL AND g.credit > g.covered
 """  # noqa: S608

@@ -74,7 +74,7 @@ def _as_whole(past: Past) -> Past:
     """The machine as one card, as version 1 takes it; it counted jobs that never ran, too."""
     runs = [run for card in past.cards for run in card.runs]
     card = Card("", past.owed, past.connected, runs)
-    return replace(past, cards=[card] if past.owed else [], jobs=[replace(job, ran=True) for job in past.jobs])
+    return replace(past, cards=[card] if past.owed else [], jobs=[job._replace(ran=True) for job in past.jobs])
 
 
 def days_of(found: Events, *, at: datetime, version: int) -> list[Day]:

@@ -152,10 +152,10 @@ class _Sheet(FPDF):
             self.add_page()
         self.ln(4)
         for figure, height in sums:
-            top, style = self.y, {"size": 8.5, "strong": figure.strong}
-            self._at(wide, label, figure.label, color=INK if figure.strong else QUIET, **style)
+            top, strong = self.y, figure.strong
+            self._at(wide, label, figure.label, size=8.5, strong=strong, color=INK if strong else QUIET)
             self.y = top
-            self._at(wide + label, amount, show.usdc(figure.micro, fine=True), end=True, **style)
+            self._at(wide + label, amount, show.usdc(figure.micro, fine=True), size=8.5, strong=strong, end=True)
             self.y = top + height
         self.ln(3)
 

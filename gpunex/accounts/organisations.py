@@ -35,9 +35,10 @@ def may_act(user: User, organisation: Organisation | None) -> bool:
 
 def organisation_of(request: HttpRequest) -> Organisation:
     """Whose page it is. Who belongs to no organisation any more finds no page of one."""
-    if not request.organisation:
+    organisation: Organisation | None = getattr(request, "organisation", None)  # put there by the middleware
+    if not organisation:
         raise Http404
-    return request.organisation
+    return organisation
 
 
 def acting_for(user: User, chosen_id: str | None) -> Organisation | None:
