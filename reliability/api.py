@@ -34,7 +34,7 @@ FRESH_SECONDS = 30
 _TEXTS = {"maintenance": "reason", "excuses": "reason", "jobs": "excused_reason"}
 
 
-class PartAnswer(serializers.Serializer):
+class ScorePartAnswer(serializers.Serializer):
     share = serializers.FloatField(help_text="0 to 1")
     points = serializers.FloatField(help_text="of the score's 100")
     most = serializers.FloatField(help_text="points that this part can give")
@@ -59,7 +59,7 @@ class StepAnswer(serializers.Serializer):
     points = serializers.FloatField()
 
 
-class DayAnswer(serializers.Serializer):
+class UptimeDayAnswer(serializers.Serializer):
     day = serializers.DateField()
     state = serializers.ChoiceField(["ok", "part", "down", "excused", "none"])
     declared_hours = serializers.FloatField()
@@ -67,7 +67,7 @@ class DayAnswer(serializers.Serializer):
     text = serializers.CharField()
 
 
-class GpuAnswer(serializers.Serializer):
+class GpuScoreAnswer(serializers.Serializer):
     id = serializers.UUIDField()
     score = serializers.FloatField()
     margin = serializers.FloatField()
@@ -76,7 +76,7 @@ class GpuAnswer(serializers.Serializer):
     consistency = serializers.FloatField()
 
 
-class ExplainAnswer(serializers.Serializer):
+class ReliabilityAnswer(serializers.Serializer):
     machine = serializers.UUIDField()
     at = serializers.CharField()
     version = serializers.IntegerField(help_text="of the formula")
@@ -86,17 +86,17 @@ class ExplainAnswer(serializers.Serializer):
     declared_hours = serializers.FloatField()
     jobs = serializers.IntegerField()
     runs = serializers.IntegerField()
-    uptime = PartAnswer()
-    completion = PartAnswer()
-    consistency = PartAnswer()
+    uptime = ScorePartAnswer()
+    completion = ScorePartAnswer()
+    consistency = ScorePartAnswer()
     losses = LossAnswer(many=True)
     steps = StepAnswer(many=True)
     halved_by = serializers.CharField(allow_null=True, help_text="when what these events cost has halved")
-    days = DayAnswer(many=True)
-    gpus = GpuAnswer(many=True)
+    days = UptimeDayAnswer(many=True)
+    gpus = GpuScoreAnswer(many=True)
 
 
-class EventsAnswer(serializers.Serializer):
+class ReliabilityEventsAnswer(serializers.Serializer):
     format = serializers.CharField()
     machine = serializers.UUIDField()
     exported_at = serializers.CharField()
@@ -112,7 +112,7 @@ class EventsAnswer(serializers.Serializer):
     scores = serializers.ListField(child=serializers.DictField())
 
 
-class ErrorAnswer(serializers.Serializer):
+class ReliabilityError(serializers.Serializer):
     code = serializers.CharField()
     message = serializers.CharField()
 
@@ -165,7 +165,7 @@ class _Public(APIView):
 class Explain(_Public):
     """GET /api/v1/machines/{id}/reliability/explain: the score of a machine as of now, and where each point went."""
 
-    @extend_schema(auth=[], responses={200: ExplainAnswer, 404: ErrorAnswer, 429: ErrorAnswer})
+    @extend_schema(auth=[], responses={200: ReliabilityAnswer, 404: ReliabilityError, 429: ReliabilityError})
     def get(self, request: Request, public_id: UUID) -> Response:
         at = timezone.now()
         machine = self.machine(request, public_id)
@@ -176,7 +176,7 @@ class Explain(_Public):
 class Events(_Public):
     """GET /api/v1/machines/{id}/reliability/events: what its scores of 90 days rest on, and these scores."""
 
-    @extend_schema(auth=[], responses={200: EventsAnswer, 404: ErrorAnswer, 429: ErrorAnswer})
+    @extend_schema(auth=[], responses={200: ReliabilityEventsAnswer, 404: ReliabilityError, 429: ReliabilityError})
     def get(self, request: Request, public_id: UUID) -> Response:
         at = timezone.now()
         document = export.document(self.machine(request, public_id), at=at, since=at - DAYS)

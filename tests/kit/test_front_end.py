@@ -78,6 +78,7 @@ SAME_EVERYWHERE = {
     "GPUnex",
     "API",
     "CSV",
+    "PDF",
     "USDC",
     "UTC",
     "GPU",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
+from gpunex.celery import SWEEPS
 from gpunex.policy.models import Policy
 from marketplace import listings
 from providers import declarations
@@ -357,3 +358,8 @@ def test_what_was_noted_can_not_be_edited(host: Host) -> None:
         row.save()
     with pytest.raises(IntegrityError, match="append-only"), transaction.atomic():
         Availability.objects.all().delete()
+
+
+@pytest.mark.spec("I2")
+def test_a_listing_has_the_score_within_a_minute_of_what_happened() -> None:
+    assert SWEEPS["scores"].every + scores.SETTLED.total_seconds() + SWEEPS["listings"].every < 60
