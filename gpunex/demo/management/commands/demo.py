@@ -42,6 +42,9 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             self._say("\nStopping …")
         finally:
+            # Stopping takes seconds: an impatient second Ctrl-C waits too.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
             connections.close_all()
             cluster.stop()
 
