@@ -13,6 +13,8 @@ from tests.services import cluster_key
 
 # Whole stories take longest and need a platform of their own: they come when everything smaller has passed.
 LAST = ("ui", "journeys")
+# Run by a Python of its own, beside another library: it is a program, not a module of ours.
+collect_ignore = ["bench/hordak_peer.py"]
 
 
 @dataclass(frozen=True)
