@@ -1,9 +1,11 @@
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 
 from gpunex.embedded.chain import chain_facts
 from gpunex.embedded.cluster import Cluster
@@ -13,6 +15,14 @@ from tests.services import cluster_key
 
 # Whole stories take longest and need a platform of their own: they come when everything smaller has passed.
 LAST = ("ui", "journeys")
+# The same examples each time, but for the soak. Explaining a failure traces every line of every example: ten times the time.
+settings.register_profile(
+    "gpunex",
+    derandomize="GPUNEX_SOAK" not in os.environ,
+    deadline=None,
+    phases=[phase for phase in Phase if phase is not Phase.explain],
+)
+settings.load_profile("gpunex")
 # Run by a Python of its own, beside another library: it is a program, not a module of ours.
 collect_ignore = ["bench/hordak_peer.py"]
 
