@@ -178,7 +178,12 @@ class Books(RuleBasedStateMachine):
         with pytest.raises(adjustments.SecondPersonNeeded):
             adjustments.make(adjustment=asked, by=self.staff[0], at=self.at)
         if yes:
-            adjustments.make(adjustment=asked, by=self.staff[1], at=self.at)
+            try:
+                adjustments.make(adjustment=asked, by=self.staff[1], at=self.at)
+            except Refusal:
+                # What can't be made is not left waiting: the same may be asked for again.
+                adjustments.refuse(adjustment=asked, by=self.staff[1], note="no", at=self.at)
+                raise
         else:
             adjustments.refuse(adjustment=asked, by=self.staff[1], note="no", at=self.at)
 
