@@ -11,7 +11,7 @@
    copying it into a terminal cannot break it.
 
 >>> offchain(b"hello").hex(" ", 4)
-'ff736f6c 616e6120 6f666663 6861696e 00000500 68656c6c 6f'
+'ff 736f6c61 6e61206f 66666368 61696e00 00050068 656c6c6f'
 """
 
 import base64
